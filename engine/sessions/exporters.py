@@ -1,6 +1,7 @@
-"""A session's times as other tools' files: Kernel Tuner's cache, NVBench's JSON.
+"""Export a session's times for other tools: Kernel Tuner's cache, NVBench's JSON.
 
-Only times that were taken: those tools know no prediction, and one would be read as a measurement.
+Only measured and recorded times are written, because these tools would read a prediction as a
+measurement.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from engine.sessions.snapshot import Snapshot
 Format: TypeAlias = Literal["kernel-tuner", "nvbench"]
 FORMATS: Final = ("kernel-tuner", "nvbench")
 
-# What Kernel Tuner's schema 1.1.0 calls a config without a time.
+# The name in Kernel Tuner's schema 1.1.0 for a config without a time.
 _ERRORS = {
     Status.SKIPPED: "InvalidConfig",
     Status.COMPILE_ERROR: "CompilationFailedConfig",
@@ -31,13 +32,13 @@ _TAGS: tuple[tuple[LatencyKind, str], ...] = (
 
 
 def exported(snapshot: Snapshot, form: Format, variant: str = "", gpu: str = "") -> str:
-    """The file's text.
+    """Return the file's text.
 
     Args:
-        variant, gpu: leave everything else out; a Kernel Tuner cache is of one of each.
+        variant, gpu: export only these; a Kernel Tuner cache has one variant and one GPU.
 
     Raises:
-        InvalidProblem: there is nothing to write, or more than such a file holds.
+        InvalidProblem: there is nothing to write, or more than such a file can hold.
     """
     chosen = [
         e
@@ -142,7 +143,7 @@ def _summaries(evaluation: Evaluation) -> Iterable[dict[str, Any]]:
 
 
 def _taken(evaluation: Evaluation) -> Latency | None:
-    """The evaluation's warm time, where it was measured or recorded."""
+    """Return the evaluation's warm time if it was measured or recorded."""
     latency = latency_of_kind(evaluation, "device_warm")
     return None if latency is None or latency.origin == "predicted" else latency
 

@@ -1,7 +1,7 @@
-"""Where snapshot files lie: a local folder (crash-safe) or any fsspec file system.
+"""Storage of snapshot files: a local folder (crash-safe) or any fsspec file system.
 
-Both create files whole or not at all, never replace one, and move removed ones to `trash/`.
-Failures come up as `OSError`; `engine.sessions.store` turns them into sentences.
+Both create files atomically, never replace one, and move removed ones to `trash/`. Failures are
+raised as `OSError`; `engine.sessions.store` turns them into sentences.
 """
 
 from __future__ import annotations
@@ -39,28 +39,30 @@ class Folder(Protocol):
     def url(self) -> str: ...
 
     def entries(self) -> list[Entry]:
-        """All files, in no order; none when the folder does not exist yet."""
+        """Return all files, unordered; empty if the folder does not exist yet."""
         ...
 
     def read(self, name: str, limit: int) -> bytes:
-        """The first `limit` bytes of a file."""
+        """Return the first `limit` bytes of a file."""
         ...
 
     def create(self, name: str, data: bytes) -> None:
-        """A new file with this content; FileExistsError, and nothing changed, when there is one."""
+        """Create a file with this content. Raises FileExistsError, without changes, if it
+        exists."""
         ...
 
     def trash(self, name: str) -> str:
-        """Move a file to the trash folder; its name there."""
+        """Move a file to the trash folder; return its name there."""
         ...
 
     def restore(self, kept_as: str, name: str) -> None:
-        """Move a file out of the trash; FileExistsError when its name is taken."""
+        """Move a file out of the trash. Raises FileExistsError if its name is taken."""
         ...
 
 
 class LocalFolder:
-    """A folder of this machine. A kill at any moment leaves the old state or the whole new file."""
+    """A folder of this machine. A crash at any moment leaves the old state or the complete new
+    file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().absolute()
@@ -84,7 +86,7 @@ class LocalFolder:
             files.make_folder(self.path)
         except FileExistsError:
             raise NotADirectoryError(errno.ENOTDIR, "not a folder", self.url) from None
-        if (self.path / name).exists():  # asked again, in one step, when the file is whole
+        if (self.path / name).exists():  # checked again, atomically, when the file is complete
             raise FileExistsError(errno.EEXIST, "exists", name)
         files.remove_leftovers(self.path)
         files.create(self.path / name, data)
@@ -106,7 +108,7 @@ class LocalFolder:
 
 
 class FsspecFolder:
-    """Any file system fsspec knows. Objects appear whole when their upload ends."""
+    """Any file system that fsspec supports. Objects appear when their upload is complete."""
 
     def __init__(self, url: str) -> None:
         from fsspec.core import url_to_fs
@@ -161,7 +163,7 @@ class FsspecFolder:
 
 @contextlib.contextmanager
 def _os_errors() -> Iterator[None]:
-    """Each cloud library has exceptions of its own; from here on they are OSErrors."""
+    """Convert the exceptions of cloud libraries to OSError."""
     try:
         yield
     except OSError:
@@ -172,7 +174,7 @@ def _os_errors() -> Iterator[None]:
 
 
 def open_folder(url: str) -> Folder:
-    """The folder at a path, a `file://` URL or any other fsspec URL."""
+    """Return the folder at a path, a `file://` URL or any other fsspec URL."""
     if url.startswith("file://"):
         return LocalFolder(Path(url.removeprefix("file://")))
     return FsspecFolder(url) if "://" in url else LocalFolder(Path(url))
@@ -191,7 +193,7 @@ def _entry(file: os.DirEntry[str]) -> Entry | None:
 
 
 def _stamp(info: dict[str, Any]) -> str:
-    """Whatever this file system has that changes with the content."""
+    """Return a stamp of this file system that changes with the content."""
     for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified", "updated", "created"):
         if info.get(key):
             return str(info[key])
@@ -204,7 +206,7 @@ def _trash_names(name: str) -> Iterable[str]:
         yield f"{number}-{name}"
 
 
-# Names of snapshot files: they sort by time, say what is inside, and are safe as one path part.
+# Names of snapshot files: they sort by time, describe the content, and are safe path parts.
 #
 # `20261121T024500Z_l4_v05_b1-h1-s128-d64.json.gz`
 
@@ -212,17 +214,17 @@ def _trash_names(name: str) -> Iterable[str]:
 MAX_NAME = 160
 SUFFIX = ".json.gz"
 
-# What a person may have put into the folder by hand is listed too, as long as it is plainly a name.
+# Files that a user put into the folder are listed, too, if their names are plain.
 _ALLOWED = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+=@,()-]*\.json(\.gz)?")
 
 
 def is_snapshot_name(name: str) -> bool:
-    """Whether `name` is one path part that may be a snapshot: no separators, no hidden files."""
+    """True if `name` is one path part that may be a snapshot: no separators, no hidden files."""
     return len(name) <= MAX_NAME and _ALLOWED.fullmatch(name) is not None
 
 
 def checked_name(name: str) -> str:
-    """`name` itself; UnknownName when it could be anything but a file of the store."""
+    """Return `name`. Raises UnknownName unless it can be a file of the store."""
     if not is_snapshot_name(name):
         raise UnknownName(
             f"{file_label(name)} is not the name of a snapshot: take one from the list.",
@@ -232,7 +234,7 @@ def checked_name(name: str) -> str:
 
 
 def names_for(snapshot: Snapshot) -> Iterator[str]:
-    """The names to try for this snapshot, in order; the first one that is free is taken."""
+    """Yield names for this snapshot; the first that is free is used."""
     stem = _stem(snapshot)
     yield stem + SUFFIX
     for number in range(2, 1_000):

@@ -1,8 +1,9 @@
-"""The gain of each step of a session, and its goal against the result; computed, never stored.
+"""The gain of each step of a session, and whether its target is met; computed, never stored.
 
-The rules are conservative. A goal covers every problem that it matches, and the worst of them
-decides. Predictions never meet a goal. The interval of a ratio uses the extreme ends of both times;
-a goal inside it is undecided. Of several evaluations of the same thing, the last one counts.
+The rules are conservative. A target covers every problem that it matches, and the worst of them
+decides. Predictions never meet a target. The interval of a ratio uses the extreme ends of both
+times; a target inside it is undecided. Of several evaluations of the same question, the last
+counts.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from engine.history.known_time import (
 )
 from engine.sessions.snapshot import Goal, TimelineEntry
 
-# What was tried, kept or dropped, each with its gain against the session's start.
+# Timeline entries, with their gain since the session's start.
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """One line. `gain` is start / now for the same problem and device; None without such a start.
+    """One entry. `gain` is start / now for the same problem and device; None without such a start.
 
-    A predicted latency is only compared with one that was predicted by the same method.
+    A predicted latency is only compared with one predicted by the same method.
     """
 
     index: int
@@ -48,7 +49,7 @@ class TimelineRow:
 
 
 def describe(evaluation: Evaluation) -> str:
-    """`v05 num_splits=4 · B1 H1 S128 D64 fp16 · 12.5 µs predicted`."""
+    """Return `v05 num_splits=4 · B1 H1 S128 D64 fp16 · 12.5 µs predicted`."""
     config = " ".join(f"{name}={value}" for name, value in sorted(evaluation.config.items()))
     result = str(evaluation.status)
     if evaluation.latency is not None:
@@ -60,7 +61,8 @@ def describe(evaluation: Evaluation) -> str:
 def timeline_rows(
     entries: Sequence[TimelineEntry], evaluations: Sequence[Evaluation]
 ) -> list[TimelineRow]:
-    """The timeline in order, gains computed against the first timed evaluation of each problem."""
+    """Return the timeline in order, with gains relative to the first timed evaluation of each
+    problem."""
     rows = []
     for index, entry in enumerate(entries):
         latency, gain = None, None
@@ -98,7 +100,7 @@ def _gain(now: Evaluation, evaluations: Sequence[Evaluation]) -> float | None:
 
 
 def _is_reference(evaluation: Evaluation) -> bool:
-    """Whether its time is of another kernel than the variant's file."""
+    """True if the time is of a kernel other than the variant's file."""
     return kernel_name(evaluation, "") != evaluation.variant
 
 
@@ -107,19 +109,20 @@ State = Literal["met", "missed", "undecided"]
 
 @dataclass(frozen=True, slots=True)
 class GoalStatus:
-    """`value` is the deciding figure (a ratio, or µs for `latency_us`); None when there is none."""
+    """The status of a target. `value` is the deciding figure (a ratio, or µs for `latency_us`),
+    or None."""
 
     state: State
     sentence: str
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    problem: Problem | None = None  # the one that decides
+    problem: Problem | None = None  # the deciding problem
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A derived value with its interval. `hard` is False when a prediction is part of it."""
+    """A derived value with its interval. `hard` is False if it depends on a prediction."""
 
     value: float
     low: float
@@ -130,7 +133,7 @@ class Figure:
 
 
 def describe_goal(goal: Goal) -> str:
-    """`speed-up ≥ 1.5× over flash at S=128, v05`."""
+    """Return `speed-up ≥ 1.5× over flash at S=128, v05`."""
     limit = {
         "speedup": f"speed-up ≥ {goal.value:g}× over {goal.baseline or 'the best baseline'}",
         "latency_us": f"latency ≤ {format_us(goal.value)}",
@@ -150,11 +153,11 @@ def describe_goal(goal: Goal) -> str:
 
 
 def goal_status(goal: Goal, evaluations: Sequence[Evaluation], session: str = "") -> GoalStatus:
-    """Whether a session has met its goal.
+    """Return whether a session has met its target.
 
     Args:
-        session: its title, after which the times of other kernels than those here are named. A goal
-            for a variant is not met by them.
+        session: its title, used in names of references, whose times never meet a target for a
+        variant.
     """
     fitting = [e for e in under_own_names(evaluations, session) if _fits(goal, e)]
     rule = {"speedup": _speedups, "latency_us": _latencies, "per_unit_gain": _per_unit_gains}
@@ -194,8 +197,8 @@ def _verdict(goal: Goal, figures: Sequence[Figure]) -> GoalStatus:
 
 
 def _worst(goal: Goal, figures: Sequence[Figure]) -> Figure:
-    """The one that decides."""
-    # As "goodness", more is always better.
+    """Return the deciding figure, the worst."""
+    # By "goodness": higher is always better.
     return min(figures, key=lambda f: -f.value if goal.metric == "latency_us" else f.value)
 
 
@@ -238,7 +241,7 @@ def _what(e: Evaluation) -> str:
 
 
 def _last_of_each(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """Measuring again replaces what stood before."""
+    """Return the last evaluation of each question."""
     last = {
         (e.variant, tuple(sorted(e.config.items())), e.problem, e.device): e for e in evaluations
     }
@@ -263,7 +266,7 @@ def _baselines(goal: Goal, e: Evaluation) -> list[tuple[str, Latency]]:
 
 
 def _why_incomparable(goal: Goal, evaluations: list[Evaluation]) -> str:
-    """`predicted ÷ measured, not comparable`, if baselines were timed, but no kernel beside them;
+    """Return `predicted ÷ measured, not comparable` if baselines were timed without a kernel;
     else empty."""
     if goal.metric != "speedup":
         return ""
@@ -279,7 +282,7 @@ def _why_incomparable(goal: Goal, evaluations: list[Evaluation]) -> str:
 
 
 def _speedups(goal: Goal, evaluations: list[Evaluation]) -> list[Figure]:
-    """Those of times that are comparable with their baseline's."""
+    """Yield the speed-ups of times that are comparable with their baseline's."""
     figures = []
     for e in _last_of_each(evaluations):
         if e.latency is None or not (baselines := _baselines(goal, e)):
@@ -301,7 +304,7 @@ def _latencies(_: Goal, evaluations: list[Evaluation]) -> list[Figure]:
 
 
 def _per_unit_gains(_: Goal, evaluations: list[Evaluation]) -> list[Figure]:
-    """One figure: the largest gain that any variant and config shows over its smallest batch."""
+    """Yield one figure: the largest gain of a variant and config over its smallest batch."""
     groups: dict[object, list[Evaluation]] = {}
     for e in _last_of_each(evaluations):
         p = e.problem
@@ -326,7 +329,7 @@ def _per_unit_gains(_: Goal, evaluations: list[Evaluation]) -> list[Figure]:
 
 
 def _ratio(start: Latency, now: Latency, problem: Problem, what: str, scale: float = 1.0) -> Figure:
-    """How many times as long the start took, times `scale`."""
+    """Return start / now, times `scale`."""
     return Figure(
         scale * start.median_us / now.median_us,
         scale * start.low_us / now.high_us,
@@ -353,7 +356,7 @@ def pinned_path() -> Path:
 
 
 def pin(evaluation: Evaluation) -> None:
-    """Make this the baseline. StoreError when the disk refuses."""
+    """Make this the baseline. Raises StoreError on a write error."""
     path = pinned_path()
     with files.as_sentence(f"{path} cannot be written"):
         files.make_folder(path.parent)
@@ -361,13 +364,13 @@ def pin(evaluation: Evaluation) -> None:
 
 
 def unpin() -> None:
-    """There is no baseline any more. StoreError when the disk refuses."""
+    """Remove the baseline. Raises StoreError on a write error."""
     with files.as_sentence(f"{pinned_path()} cannot be deleted"):
         pinned_path().unlink(missing_ok=True)
 
 
 def pinned() -> Evaluation | None:
-    """The baseline; None where there is none, or its file is damaged."""
+    """Return the baseline; None if there is none or its file is damaged."""
     try:
         raw = json.loads(files.read(pinned_path(), _MAX_BYTES))
         return decode(Evaluation, raw, name="The pinned evaluation").as_recorded()
@@ -384,11 +387,10 @@ def deltas(
     main: PassReport | None,
     latency: Latency | None,
 ) -> dict[str, str]:
-    """The change of each of Tune's figures: `registers` → `+7, was 64`.
+    """Return the change of each of Tune's figures, for example `registers` → `+7, was 64`.
 
-    Keys: correctness, latency, registers, occupancy, waves, gpu_fill; those of which one side is
-    not known are left out. Times and errors are held against those of the same problem and GPU
-    alone.
+    Keys: correctness, latency, registers, occupancy, waves, gpu_fill; figures that are unknown on
+    one side are left out. Times and errors are only compared for the same problem and GPU.
     """
     told: dict[str, str] = {}
     same = (baseline.problem, baseline.device) == (problem, device)
@@ -424,7 +426,7 @@ def deltas(
 
 
 def _change(before: float, after: float, form: str, unit: str = "") -> str:
-    """`+7, was 64`, or `as pinned`."""
+    """Return `+7, was 64`, or `as pinned`."""
     if format(before, form) == format(after, form):
         return "as pinned"
     return (

@@ -1,7 +1,7 @@
 """Measured and recorded times in shipped and own snapshots and in working sessions.
 
-Predictions are scored against them (`score`): the last one before a time was known counts. One that
-was made afterwards, or of another source than was timed, is listed and not counted.
+Predictions are scored against them (`score`): the last prediction before a time was known counts.
+Predictions made later, or of another source than was timed, are listed but do not count.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from engine.sessions.session import Session, working_folder
 from engine.sessions.snapshot import SCHEMA_VERSION, Record
 from engine.sessions.store import SnapshotInfo, Store, default_store
 
-# More kernels and problems than a snapshot's summary lists may be in it all the same.
+# A snapshot may have more kernels and problems than its summary lists.
 _SUMMARY_DEVICES = 8
 _SUMMARY_VARIANTS = 64
 _SUMMARY_PROBLEMS = 200
-_LEAST_S = 1.0  # between two looks at the folders
-_SHARE = 0.05  # of the time that looking may take
+_LEAST_S = 1.0  # between two listings of the folders
+_SHARE = 0.05  # maximum share of time for listing
 _LAYOUT = f"schema {SCHEMA_VERSION}, times 1"
-_TAKEN = (b'"measured"', b'"recorded"')  # origins that a time is kept of
+_TAKEN = (b'"measured"', b'"recorded"')  # origins of stored times
 _MOST_KEPT_BYTES = 256 << 20
 
 
 def open_history(most_s: float | None = None) -> History:
-    """The history of all times known on this machine.
+    """Return a history with all times known on this machine.
 
     Times of sessions are left out if they cannot be read or the machine can only measure.
 
@@ -60,13 +60,13 @@ def open_history(most_s: float | None = None) -> History:
 
 
 class _Kept(Record):
-    """What the index keeps of one file."""
+    """Index entry of one file."""
 
     times: Annotated[tuple[KnownTime, ...], Field(strict=False)]
 
 
 class _KeptSession(_Kept):
-    """What is kept of a session that is being worked on: its times up to a byte of its journal."""
+    """Cached times of an open session, up to an offset in its journal."""
 
     layout: str
     journal: str
@@ -78,7 +78,7 @@ _AnyKept = TypeVar("_AnyKept", bound=_Kept)
 
 
 class _Asked(NamedTuple):
-    """Which times are asked for; what is empty is not asked after."""
+    """A query for times; empty fields match all."""
 
     device: str = ""
     problem: Problem | None = None
@@ -92,7 +92,7 @@ class _Asked(NamedTuple):
         )
 
     def may_be_in(self, info: SnapshotInfo) -> bool:
-        """Whether a snapshot may hold such times, by its summary."""
+        """True if a snapshot may hold such times, judged by its summary."""
         s = info.summary
         if s is None or s.origins in ((), ("predicted",)):
             return False
@@ -107,17 +107,17 @@ class _Asked(NamedTuple):
 
 @dataclass(slots=True)
 class _Answer:
-    """The times of one question, file by file, as far as they are read."""
+    """The times of one query read so far, by file."""
 
-    files: dict[str, str] = field(default_factory=dict)  # what is read: name → key
+    files: dict[str, str] = field(default_factory=dict)  # files read: name → key
     times: dict[str, tuple[KnownTime, ...]] = field(default_factory=dict)
     of_launch: Counter[object] = field(default_factory=Counter)
-    listing: int = -1  # of which the parts below are
+    listing: int = -1  # the listing of the parts below
     joined: tuple[KnownTime, ...] = ()
     unread: int = 0
 
     def take(self, info: SnapshotInfo, times: Iterable[KnownTime], most: int) -> None:
-        """Add the times of a file, of each launch at most so many in all."""
+        """Add the times of a file, with at most `most` times per launch in total."""
         self.files[info.name] = info.key
         taken = []
         for t in times:
@@ -131,19 +131,19 @@ class _Answer:
 
 
 class KnownTimes:
-    """The times of a store and of the open sessions; each file is opened once.
+    """The times of a store and of open sessions; each file is read once.
 
-    What is read of a snapshot is kept in an index beside the list of the store and is read again
-    where the file is another. The folders are looked at again about once a second, when times are
-    asked for. Of one launch (kernel, source, config, problem, GPU) the 32 newest files count. Calls
-    from several threads are safe. A file that cannot be read has no times.
+    Times of a snapshot are cached in an index beside the store's listing and read again if the file
+    changes. Queries list the folders again at most about once a second. Of one launch (kernel,
+    source, config, problem, GPU), the 32 newest files count. Calls from several threads are safe.
+    An unreadable file has no times.
 
     Args:
-        most_s: seconds that answers may take to read files between two looks, the newest files
-            first, and again as many for those of one problem; the next ones go on, and `unread`
-            says what is left. None: all is read at once.
-        at_once: files whose times are fetched and kept together.
-        keep_from_bytes: of a journal; its times are written down once so much of it is new.
+        most_s: seconds that queries may spend reading files between two listings, newest files
+        first, and the same again for queries of one problem. Later queries continue, and `unread`
+        is the number of remaining files. None: read all at once.
+        at_once: files whose times are fetched and stored together.
+        keep_from_bytes: times of a journal are cached once this many bytes are new.
         most_of_a_launch: times of one kernel, config, problem and GPU, the newest files first.
     """
 
@@ -161,9 +161,9 @@ class KnownTimes:
         self._store = store or default_store()
         self._working = working or working_folder()
         self._most_s = most_s
-        self._left_s = dict.fromkeys((True, False), 0.0)  # by whether a problem is asked after
+        self._left_s = dict.fromkeys((True, False), 0.0)  # key: the query names a problem
         self._infos: list[SnapshotInfo] = []
-        self._listing = 0  # counts the looks that found other files
+        self._listing = 0  # counts the listings with changes
         self._answers: dict[_Asked, _Answer] = {}
         self._sessions: dict[Path, _OfSession] = {}
         self._lock = threading.Lock()
@@ -171,18 +171,18 @@ class KnownTimes:
 
     @property
     def unread(self) -> int:
-        """Snapshots whose times the last answers did not hold yet."""
+        """Return the number of snapshots that the last queries have not read yet."""
         return max((answer.unread for answer in self._answers.values()), default=0)
 
     def refresh(self) -> None:
-        """Read immediately what was saved, removed or run since."""
+        """Read immediately what was saved, removed or run since the last listing."""
         with self._lock:
             begin = time.monotonic()
             try:
                 infos = self._store.list()
             except AttuneError:
                 infos = []
-            # Removed and saved again under one name is another file.
+            # A file that was removed and saved again under the same name is another file.
             if {(i.name, i.key) for i in self._infos} - {(i.name, i.key) for i in infos}:
                 self._answers.clear()
             if infos != self._infos:
@@ -197,17 +197,17 @@ class KnownTimes:
             self._left_s = dict.fromkeys(self._left_s, self._most_s or 0.0)
 
     def all(self) -> tuple[KnownTime, ...]:
-        """Every time there is."""
+        """Return all times."""
         return self._times(_Asked())
 
     def on(
         self, device: str, problem: Problem | None = None, name: str = ""
     ) -> tuple[KnownTime, ...]:
-        """The times of one GPU; of one problem, or of a kernel of this name, where it is given."""
+        """Return the times of one GPU, optionally of one problem or kernel name."""
         return self._times(_Asked(device, problem, name))
 
     def at(self, problem: Problem, device: str) -> tuple[KnownTime, ...]:
-        """The times of one problem on one GPU, kernels and PyTorch's attention."""
+        """Return the times of one problem on one GPU: kernels and PyTorch's attention."""
         return self.on(device, problem)
 
     def _times(self, asked: _Asked) -> tuple[KnownTime, ...]:
@@ -226,7 +226,8 @@ class KnownTimes:
             return (*answer.joined, *filter(asked.holds, of_sessions))
 
     def _read(self, asked: _Asked, answer: _Answer, infos: Sequence[SnapshotInfo]) -> int:
-        """Take the times of these files into the answer; how many there was no time for."""
+        """Add the times of these files to the answer; return how many files there was no time
+        for."""
         for done in range(0, len(infos), self._at_once):
             begin = time.monotonic()
             if self._most_s is not None and self._left_s[asked.problem is not None] <= 0:
@@ -250,10 +251,11 @@ class KnownTimes:
                     try:
                         times = self._opened(info)
                         fresh[info.name, info.key] = _for_index(times)
-                    except SnapshotError:  # the content is at fault
+                    except SnapshotError:  # invalid content
                         times = ()
                         fresh[info.name, info.key] = _for_index(times)
-                    except (AttuneError, ValueError):  # the disk; a form that no index keeps
+                    # A read error, or values that the index cannot store.
+                    except (AttuneError, ValueError):
                         times = times or ()
                 yield info, times
             if fresh:
@@ -277,9 +279,9 @@ class KnownTimes:
 
 
 class _OfSession:
-    """The times of a session that is being worked on, read from where its journal was last read to.
+    """The times of an open session, read incrementally from its journal.
 
-    Of a long journal they are kept in the cache folder, with how much of it they are of.
+    Times of a long journal are cached in the cache folder with the offset up to which it was read.
     """
 
     def __init__(self, path: Path, keep_from_bytes: int) -> None:
@@ -296,13 +298,13 @@ class _OfSession:
         return (t if t.session == title else replace(t, session=title) for t in self._times)
 
     def refresh(self) -> None:
-        """Raises StoreError where the journal cannot be read."""
+        """Read new lines. Raises StoreError if the journal cannot be read."""
         if self._session is None:
             self._session = Session(self._path)
         else:
             self._session.refresh()
         lines, self._offset = files.read_lines(self._path, self._offset)
-        # Most of a line is not of its times, and a predicted one has none.
+        # Most of a line is not its times, and a line with only a prediction has none.
         taken = [line for line in lines if any(origin in line for origin in _TAKEN)]
         self._times += times_of(filter(None, map(self._evaluation, taken)), session="")
         if self._offset - self._kept_to > self._keep_from_bytes:
@@ -333,7 +335,7 @@ class _OfSession:
             times=self._times,
         )
         self._kept_to = self._offset
-        with suppress(OSError, AttuneError, ValueError):  # NaN is a value that no index keeps
+        with suppress(OSError, AttuneError, ValueError):  # the index cannot store NaN
             files.make_folder(self._kept.parent)
             files.write(self._kept, _packed(whole).encode(), durable=False)
 
@@ -345,7 +347,7 @@ class _OfSession:
             return
         if kept is None or (kept.layout, kept.journal) != (_LAYOUT, str(self._path)):
             return
-        if kept.offset <= size:  # else it is another journal of that name
+        if kept.offset <= size:  # otherwise it is another journal of that name
             self._offset = self._kept_to = kept.offset
             self._jobs, self._times = set(kept.jobs), kept.times
 
@@ -360,7 +362,8 @@ def _from_index(text: str | None) -> tuple[KnownTime, ...] | None:
 
 
 def _packed(kept: _Kept) -> str:
-    """Packed: the times of one file repeat themselves, and an index of 10,000 is 300 MB."""
+    """Compress times, because the times of a file are repetitive and an index of 10,000 files is
+    300 MB."""
     return base64.b85encode(zlib.compress(kept.model_dump_json().encode(), 1)).decode()
 
 
@@ -373,19 +376,19 @@ def _unpacked(kind: type[_AnyKept], text: str) -> _AnyKept | None:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A prediction beside a time that was taken of the same variant, config, problem and GPU."""
+    """A prediction and a known time of the same variant, config, problem and GPU."""
 
     prediction: Prediction
     time: KnownTime
 
     @property
     def ratio(self) -> float:
-        """Predicted / measured."""
+        """Return predicted / measured."""
         return self.prediction.latency.median_us / self.time.latency.median_us
 
     @property
     def is_inside(self) -> bool:
-        """Whether the prediction's 90 % interval holds the time."""
+        """True if the prediction's 90 % interval contains the time."""
         latency = self.prediction.latency
         return latency.low_us <= self.time.latency.median_us <= latency.high_us
 
@@ -396,7 +399,7 @@ class Score:
 
     @property
     def came_first(self) -> bool:
-        """Whether it was predicted before the time was known."""
+        """True if the prediction was made before the time was known."""
         return self.prediction.when <= self.time.when
 
     @property
@@ -405,7 +408,7 @@ class Score:
 
     @property
     def remark(self) -> str:
-        """Why it does not count; empty where it does."""
+        """Return why the score does not count; empty if it does."""
         if not self.is_same_source:
             return "another source" if self.time.source_sha256 else "source not recorded"
         return "" if self.came_first else "predicted afterwards"
@@ -413,7 +416,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """All scores, the newest prediction first, and how many predictions wait for a time."""
+    """All scores, newest prediction first, and the number of predictions without a time."""
 
     scores: tuple[Score, ...]
     waiting: int
@@ -424,7 +427,7 @@ class Ledger:
 
     @property
     def reason(self) -> str:
-        """What the scores that count come to, in a sentence."""
+        """Return one sentence that sums up the scores that count."""
         counted = self.counted
         wait = "prediction waits" if self.waiting == 1 else "predictions wait"
         waiting = f"{self.waiting:,} {wait} for a time."
@@ -440,10 +443,10 @@ class Ledger:
 
 
 def score(predicted: Sequence[Prediction], times: Iterable[KnownTime]) -> Ledger:
-    """Every prediction of which a time is known, beside it.
+    """Return the scores of all predictions with a known time.
 
-    A time is scored once: by the last prediction of its source before it, else by the one that fits
-    best by source and then is the first.
+    A time is scored once: by the last earlier prediction of its source, else by the first
+    prediction with the best match of source.
     """
     of_key: dict[object, list[Prediction]] = {}
     for prediction in predicted:
@@ -462,7 +465,7 @@ def score(predicted: Sequence[Prediction], times: Iterable[KnownTime]) -> Ledger
 
 
 def ledger_table(ledger: Ledger) -> Table:
-    """The scores as people read them."""
+    """Return the scores as a table."""
     return Table.of(
         "Predictions and later times",
         (

@@ -1,4 +1,4 @@
-"""Sessions by the name a person gives: a file on disk, or a snapshot of the store."""
+"""Find sessions by name: a file on disk, or a snapshot of the store."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from engine.sessions.store import Store, default_store
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of an ordinary file, at most one more than is ever accepted.
+    """Return the bytes of a regular file, at most one byte more than the limit.
 
     Raises:
-        UnknownName: it is not there, cannot be read, or is a folder, pipe or device.
+        UnknownName: it does not exist, cannot be read, or is a folder, pipe or device.
         StoreError: the disk is at fault.
     """
     with as_sentence(f"{path} cannot be read", "name another file", named=True):
@@ -41,11 +41,11 @@ def write_file(path: Path, text: str) -> None:
 
 
 def open_session(file: str, store: Store | None = None) -> Snapshot:
-    """The snapshot at a path, or the one of this name in the store; validated.
+    """Return the validated snapshot at a path, or with this name in the store.
 
     Raises:
         UnknownName: there is neither.
-        SnapshotError: its content is at fault.
+        SnapshotError: its content is invalid.
     """
     path = Path(file)
     if path.exists():
@@ -59,7 +59,7 @@ def open_session(file: str, store: Store | None = None) -> Snapshot:
 
 
 def open_sessions(files: Sequence[str]) -> dict[str, Snapshot]:
-    """Several sessions by the name they are shown under: the file's, numbered where two agree."""
+    """Return several sessions by displayed name: the file's name, numbered if two are equal."""
     opened: dict[str, Snapshot] = {}
     for file in files:
         label = name = file_label(file)
@@ -72,35 +72,36 @@ def open_sessions(files: Sequence[str]) -> dict[str, Snapshot]:
 
 
 def is_snapshot(data: bytes, *, name: str) -> bool:
-    """True if a file has the form of a snapshot, rather than of another tool's measurements."""
+    """True if a file is a snapshot, not another tool's measurements."""
     text = text_of(data, name=name)
     return text.lstrip()[:1] == "{" and f'"{FORMAT}"' in text
 
 
 def snapshot_of(data: bytes, *, name: str, options: ImportOptions | None = None) -> Snapshot:
-    """A snapshot file as it is, or anything that can be imported as a recorded session.
+    """Return a snapshot file's content, or a recorded session imported from another format.
 
     Raises:
-        SnapshotError: it is neither, or damaged.
+        SnapshotError: it is in neither format, or damaged.
     """
     if is_snapshot(data, name=name):
         return loads(data, name=name)
     return import_measurements(data, name=name, options=options)
 
 
-# Evaluations as a file for another machine: a snapshot, or the journal of a working session.
+# Export evaluations for another machine: as a snapshot, or as a session's journal.
 
 
 def export_evaluations(path: Path, evaluations: Sequence[Evaluation], title: str) -> str:
-    """Write a new file and say in one sentence what it is.
+    """Write a new file; return one sentence that says what it is.
 
-    `.jsonl` asks for a session's journal; any other name gets a snapshot, gzipped when it is `.gz`.
+    The suffix `.jsonl` selects a session's journal; other files are snapshots, gzipped if the
+    suffix is `.gz`.
 
     Raises:
-        InvalidProblem: the file is there already.
+        InvalidProblem: the file already exists.
         UnknownName: there is no such folder, or none that can be written.
         StoreError: the disk is at fault.
-        SnapshotError: more than one snapshot may hold.
+        SnapshotError: more than a snapshot can hold.
     """
     if path.suffix == ".jsonl":
         _write(path, b"")
@@ -119,7 +120,7 @@ def export_evaluations(path: Path, evaluations: Sequence[Evaluation], title: str
 
 
 def check_new(path: Path) -> None:
-    """Ask before measuring for an hour: raises as `export_evaluations`."""
+    """Check the path before a long measurement. Raises as `export_evaluations`."""
     if path.exists():
         raise _exists_already(path)
     if not path.parent.is_dir():

@@ -1,10 +1,10 @@
-"""Colours with a meaning, in the app and in reports; told apart by colour-blind readers, too."""
+"""Colours with a meaning, in the app and in reports; safe for colour-blind readers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Told apart under deuteranopia and protanopia, and legible on both backgrounds.
+# Distinct under deuteranopia and protanopia, and legible on both backgrounds.
 CATEGORICAL = (
     "#3b7dd8",
     "#d9822b",
@@ -19,12 +19,12 @@ CATEGORICAL = (
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """What a chart needs to sit on the page's background."""
+    """Colours of a chart for a light or dark page."""
 
     paper: str  # the page's background
     accent: str
-    muted: str  # bars that are context, not message
-    line: str  # curves that are context
+    muted: str  # bars that are not highlighted
+    line: str  # curves that are not highlighted
     text: str
     grid: str
     good: str

@@ -1,7 +1,7 @@
-"""A session as a document: HTML that works offline, or Markdown; charts are SVG in the page.
+"""Write a session as HTML that works offline, with SVG charts, or as Markdown.
 
-Colours, markers, lines and scales are those of the app. What is drawn is decided here, how in
-`templates/`. No script, and nothing to fetch.
+Colours, markers, lines and scales are those of the app. This module computes the content;
+`templates/` lays it out. The HTML has no script and loads nothing.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from kernels.ladder import LADDER
 MAX_POINTS = 200
 MAX_MAPS = 24
 _PLOT_PX = (330, 950)  # from left to right, as in `templates/charts.svg`
-_DECADES_BELOW = -3  # errors under a thousandth of the tolerance look alike
+_DECADES_BELOW = -3  # errors below a thousandth of the tolerance have one colour
 _GRAYS = ("#7b8790", "#98a2a9", "#5f6b73", "#aeb6bb")
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart: its heading, the SVG, and a remark or nothing."""
+    """A chart: heading, SVG, and a remark, which may be empty."""
 
     title: str
     svg: Markup
@@ -48,10 +48,10 @@ class Figure:
 def report_figures(
     snapshot: Snapshot, templates: Environment, *, maps: bool = False
 ) -> list[Figure]:
-    """Every chart that has something to show.
+    """Return every chart that has data.
 
     Args:
-        templates: which escape every text of the session.
+        templates: templates that escape every text of the session.
         maps: error maps of results that passed, too; those of wrong ones are always there.
     """
     evaluations = snapshot.opened()
@@ -67,7 +67,7 @@ def report_figures(
 
 
 def _latencies(charts: Any, evaluations: Iterable[Evaluation]) -> list[Figure]:
-    """Medians with their intervals on a logarithmic axis, baselines beside the variants."""
+    """Return a chart of medians with intervals on a logarithmic axis, baselines beside variants."""
     points: list[tuple[str, str, Latency]] = []
     for index, e in enumerate(evaluations):
         at = f"{index} · {e.problem.label()}"
@@ -122,7 +122,8 @@ def _occupancies(charts: Any, evaluations: Iterable[Evaluation]) -> list[Figure]
 
 
 def _map(charts: Any, stored: StoredErrorMap, evaluation: Evaluation) -> Figure:
-    """Errors as multiples of the tolerance: cool within it, warm beyond, as in the app."""
+    """Return an error map in multiples of the tolerance: cool within it, warm beyond, as in the
+    app."""
     known = evaluation.correctness
     largest = max((v for v in stored.values if v is not None), default=0.0)
     tolerance = known.tolerance if known is not None and known.tolerance else largest or 1.0
@@ -131,7 +132,7 @@ def _map(charts: Any, stored: StoredErrorMap, evaluation: Evaluation) -> Figure:
     for row in range(stored.rows):
         values = stored.values[row * stored.columns : (row + 1) * stored.columns]
         column = 0
-        # Neighbours of one colour are one rectangle.
+        # Neighbours of equal colour form one rectangle.
         for color, same in groupby(_cell(value, tolerance, above) for value in values):
             columns = len(list(same))
             if color:
@@ -158,7 +159,7 @@ def _cell(value: float | None, tolerance: float, above: int) -> str:
 
 
 def _between(ends: tuple[str, str], share: float) -> str:
-    """A colour between two, in 32 steps: neighbours that look alike are one rectangle."""
+    """Return a colour between two, in 32 steps, so that similar neighbours form one rectangle."""
     share = round(32 * share) / 32
     pairs = ((int(ends[0][i : i + 2], 16), int(ends[1][i : i + 2], 16)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in pairs)
@@ -171,7 +172,7 @@ def _color(variant: str) -> str:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """1, 2, 5 of every decade, or decades where there are many."""
+    """Return 1, 2, 5 of every decade, or only decades if there are many."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if high / low < 300 else (1,)
     return [m * 10.0**d for d in decades for m in steps if low <= m * 10.0**d <= high]
@@ -183,19 +184,19 @@ def _left_out(points: Sequence[object], shown: Sequence[object]) -> str:
     return f"The first {len(shown):,} of {len(points):,}; the tables hold all of them."
 
 
-# Every text of the session is escaped for the language it is
-# written into; only what is marked safe here goes in as it is. The HTML has no script, its charts
-# are SVG, and its content security policy forbids it to fetch anything.
+# Every text of the session is escaped for its output language; only text marked safe here is not.
+# The HTML has no script, its charts are SVG, and its content security policy forbids it to load
+# anything.
 
 
-# What Markdown acts on within a line, and what GitHub's flavour would turn into a link.
+# Inline Markdown syntax, and text that GitHub's flavour turns into a link.
 _MARKDOWN = re.compile(r"[\\`*_{}\[\]()#!|<>~$&]|:(?=//)|(?<=www)\.", re.IGNORECASE)
 
 
 def to_markdown(
     snapshot: Snapshot, advice: Sequence[Suggestion] = (), history: History | None = None
 ) -> str:
-    """The report as Markdown: the same tables as the HTML, without the charts."""
+    """Return the report as Markdown, with the tables of the HTML but without charts."""
     tables = session_tables(snapshot, advice, history)
     return render_markdown("report.md", snapshot=snapshot, tables=tables)
 
@@ -207,10 +208,11 @@ def to_html(
     *,
     maps: bool = False,
 ) -> str:
-    """The report as one HTML file with its charts, some 50 kB for one evaluation.
+    """Return the report as one HTML file with charts, some 50 kB for one evaluation.
 
     Args:
-        history: by which what Nsight Compute counted is estimated; None knows no other sessions.
+        history: gives estimates beside Nsight Compute's counters; None: without other sessions'
+        times.
         maps: error maps of results that passed, too; those of wrong ones are always there.
     """
     templates = html_templates()
@@ -224,18 +226,18 @@ def to_html(
 
 
 def render_markdown(template: str, **values: Any) -> str:
-    """A Markdown template with its values escaped."""
+    """Render a Markdown template with escaped values."""
     return _markdown_templates().get_template(template).render(values).rstrip() + "\n"
 
 
 def escape_markdown(text: str) -> str:
-    """`text` on one line, with nothing in it that Markdown would act on."""
+    """Return `text` on one line, escaped for Markdown."""
     return _MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
 
 
 @cache
 def html_templates() -> Environment:
-    """The templates that escape for HTML and SVG."""
+    """Return the templates that escape for HTML and SVG."""
     templates = Environment(autoescape=True, **_common())
     templates.filters["px"] = lambda value: f"{value:.1f}".removesuffix(".0")
     return templates
@@ -259,22 +261,22 @@ def _common() -> dict[str, Any]:
 
 
 def _escaped_unless_safe(value: object) -> object:
-    """Markdown's counterpart of autoescape: jinja2 calls it with every value it writes."""
+    """Autoescape for Markdown: jinja2 calls it with every value."""
     return value if isinstance(value, Markup) else escape_markdown(str(value))
 
 
 def _fenced(text: str) -> Markup:
-    """`text` as it is, in a fence that nothing in it can close."""
+    """Return `text`, unchanged, in a fence that it cannot close."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return Markup(f"{fence}text\n{text}\n{fence}")
 
 
 def _indented(text: str) -> Markup:
-    """`text` as an indented block: no text can close it."""
+    """Return `text` as an indented block, which no text can close."""
     return Markup("\n".join(f"    {line}" for line in text.splitlines()))
 
 
 def _cells(values: Iterable[object]) -> Markup:
-    """One row of a table."""
+    """Return one row of a table."""
     return Markup(" | ".join(escape_markdown(str(value)) for value in values))

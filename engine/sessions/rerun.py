@@ -1,7 +1,7 @@
 """Repeat a snapshot's evaluations on this machine, with this machine's kernels.
 
-A snapshot's own kernel source is only ever written out for a compiler by `their_source`. Who runs
-what comes of it has shown it to the person before and been told to go on.
+Only `their_source` writes a snapshot's own kernel source to a file for a compiler. Callers that run
+the result must first show the source to the user and get consent.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from engine.pipeline.request import BackendChoice, EvaluationRequest
 from engine.sessions.snapshot import Snapshot, Source
 from kernels.variant import KERNELS_DIR, Variant, feature_of
 
-# What a header may be called when it is laid beside a source: never a path.
+# Names allowed for headers written beside a source: never a path.
 _HEADER = re.compile(r"[A-Za-z0-9_]{1,100}\.(cuh|h)")
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """One evaluation to repeat; `why_not` says why it cannot be, and then there is no request."""
+    """One evaluation to repeat. If it cannot be repeated, `why_not` says why and there is no
+    request."""
 
     recorded: Evaluation
     request: EvaluationRequest | None
@@ -42,10 +43,11 @@ def plan_rerun(
     gpu: str | None = None,
     backend: BackendChoice = "auto",
 ) -> list[Repeat]:
-    """What to repeat: the newest evaluation of every variant, config, problem and device.
+    """Return what to repeat: the newest evaluation of every variant, config, problem and device.
 
     Args:
-        only: a shell pattern (or plain part) of `v05 num_splits=4 B1 H1 S128 D64 fp16 L4`.
+        only: a shell pattern for, or a part of, labels such as `v05 num_splits=4 B1 H1 S128 D64
+        fp16 L4`.
         gpu: the target GPU in place of the recorded one.
     """
     newest: dict[object, Evaluation] = {}
@@ -55,7 +57,7 @@ def plan_rerun(
 
 
 def label(e: Evaluation) -> str:
-    """How `only` and the progress name an evaluation."""
+    """Return the label of an evaluation, for `only` and the progress."""
     config = " ".join(f"{name}={value}" for name, value in sorted(e.config.items()))
     return " ".join(part for part in (e.variant, config, e.problem.label(), e.device) if part)
 
@@ -88,13 +90,13 @@ def _repeat(e: Evaluation, gpu: str | None, backend: BackendChoice) -> Repeat:
 
 
 def source_of(snapshot: Snapshot, evaluation: Evaluation) -> Source | None:
-    """The kernel source that an evaluation was made from, where the snapshot holds it."""
+    """Return the kernel source of an evaluation if the snapshot has it."""
     matching = (s for s in snapshot.sources if s.sha256 == evaluation.source_sha256)
     return next(matching, None) if evaluation.source_sha256 else None
 
 
 def foreign_sources(snapshot: Snapshot, repeats: Iterable[Repeat]) -> list[Source]:
-    """What these evaluations were compiled from, kernels and headers, where it is not ours."""
+    """Return sources and headers of these evaluations that differ from this machine's."""
     kernels = {}
     folders = {KERNELS_DIR}
     for repeat in repeats:
@@ -111,7 +113,7 @@ def foreign_sources(snapshot: Snapshot, repeats: Iterable[Repeat]) -> list[Sourc
 
 
 def _hash_of(variant: Variant) -> str:
-    """SHA-256 of this machine's source; empty where it cannot be read."""
+    """Return the SHA-256 of this machine's source; empty if it cannot be read."""
     try:
         return variant_sources(variant).source_sha256
     except CompileError:
@@ -119,12 +121,12 @@ def _hash_of(variant: Variant) -> str:
 
 
 def headers(snapshot: Snapshot) -> list[Source]:
-    """The snapshot's headers with plain file names, which may be written beside a kernel."""
+    """Return the snapshot's headers with plain file names, which may be written beside a kernel."""
     return [s for s in snapshot.sources if _HEADER.fullmatch(s.name)]
 
 
 def our_text(path: Path) -> str:
-    """This machine's file; empty where there is none."""
+    """Return the text of this machine's file; empty if there is none."""
     try:
         return read_source(path)
     except CompileError:
@@ -134,11 +136,11 @@ def our_text(path: Path) -> str:
 def their_source(snapshot: Snapshot, evaluation: Evaluation, folder: Path) -> Path:
     """Write the snapshot's source of an evaluation into `folder`, to be compiled.
 
-    No name of the snapshot becomes a path but those of plain headers.
+    Only plain header names of the snapshot are used as file names.
 
     Raises:
-        SnapshotError: the snapshot holds no source for it, or one that takes other arguments than
-            this version's launch gives: a GPU would run it on whatever it then read.
+        SnapshotError: the snapshot has no source for it, or one whose parameters differ from the
+        arguments of this version's launch, which would be misinterpreted on a GPU.
     """
     source = source_of(snapshot, evaluation)
     if source is None:
@@ -161,11 +163,11 @@ def _check_parameters(text: str, variant: Variant) -> None:
     for launch in variant.passes:
         name = launch.entry.partition("<")[0].rpartition("::")[2].strip()
         definition = re.search(rf"\b{name}\s*\(([^()]*)\)\s*\{{", code)
-        # Where there is no such kernel the compiler says so.
+        # The compiler reports a missing kernel.
         if definition is None:
             continue
         count = definition[1].count(",") + 1
-        # A macro may stand for those of a problem's features, which most problems do not have.
+        # A macro may expand to the parameters of a problem's features, which most problems lack.
         features = sum(feature_of(a, variant.takes) is not None for a in launch.args)
         if count not in (len(launch.args), len(launch.args) - features):
             raise SnapshotError(

@@ -1,8 +1,8 @@
 """The working session, written to disk first.
 
-The journal is the only source of its state. Every change is one JSON line; the state is what the
-lines add up to, so a killed server loses nothing and two tabs of one session see the same. A
-snapshot is made of it when the person saves.
+The journal is the only source of its state. Every change is one JSON line, and the state follows
+from all lines, so a killed server loses nothing and all tabs of a session see the same. Saving
+creates a snapshot.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Outcome = Literal["tried", "kept", "dropped"]
 
 
 class About(Record):
-    """What a person says of a session. As a change of it: the fields that are set."""
+    """The user's description of a session. A change contains the changed fields."""
 
     title: ShortLine = ""
     hypothesis: Sentence = ""
@@ -77,21 +77,21 @@ _CLEAN: dict[str, Callable[[str], str]] = {
 }
 
 
-# How `Session.add` writes an evaluation, and of which job it is.
+# The journal entry of `Session.add`: an evaluation and its job.
 _ARRIVAL = re.compile(rb'\{"kind":"evaluation","key":"\w*","job":"([\w.-]*)","evaluation":')
 
 
 class Session:
-    """A session being worked on. Methods that write raise `StoreError` when the disk refuses.
+    """A working session. Methods that write raise `StoreError` on write errors.
 
-    What is said of it and which jobs it expects is known at once. Evaluations and the timeline are
-    read when they are first asked for: of 20,000 that takes seconds.
+    The description and the expected jobs are read at once. Evaluations and the timeline are read on
+    first access, because 20,000 take seconds.
     """
 
     def __init__(self, path: Path) -> None:
-        """The session whose journal is `path`; see `start_session` and `resume_session`."""
+        """Open the session with the journal `path`; see `start_session` and `resume_session`."""
         self.path = path
-        self._known_to = 0  # bytes: of what is said of it,
+        self._known_to = 0  # bytes read: of the description,
         self._read_to = 0  # and of its evaluations and timeline
         self.id = ""
         self.created = ""
@@ -102,8 +102,8 @@ class Session:
         self.spent: Spent | None = None
         self.decision: Decision | None = None
         self.phases: tuple[Phase, ...] = ()
-        self.num_evaluations = 0  # damaged ones too, until they are read
-        self.damaged_lines = 0  # of those that are read
+        self.num_evaluations = 0  # including damaged ones until they are read
+        self.damaged_lines = 0  # among the lines read
         self.saved_as = ""  # the name of the last snapshot
         self.is_unsaved = False  # changed since then
         self._environment: dict[str, Any] = {}
@@ -111,15 +111,16 @@ class Session:
         self._maps: list[StoredErrorMap] = []
         self._sources: dict[tuple[str, str], Source] = {}
         self._timeline: list[TimelineEntry] = []
-        self._written: set[tuple[str, str]] = set()  # of the sources, by this object
+        self._written: set[tuple[str, str]] = set()  # sources written by this object
         self._expected: dict[str, None] = {}
         self._arrived: set[str] = set()  # jobs
-        self._jobs: set[str] = set()  # of the evaluations that are read
+        self._jobs: set[str] = set()  # of the evaluations read so far
         self.refresh()
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """The evaluations in the order in which they were added, with their origins of then."""
+        """Return the evaluations in the order in which they were added, with their original
+        origins."""
         self._read()
         return tuple(self._evaluations)
 
@@ -130,7 +131,7 @@ class Session:
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """Jobs of this session whose evaluations are not in it yet."""
+        """Return jobs of this session whose evaluations have not been added yet."""
         return tuple(self._expected)
 
     def expect(self, job_id: str) -> None:
@@ -138,15 +139,15 @@ class Session:
         self._append("expect", job=job_id)
 
     def forget(self, job_id: str) -> None:
-        """The job ended without an evaluation."""
+        """Remove a job that ended without an evaluation."""
         self._append("forget", job=job_id)
 
     def add(
         self, evaluation: Evaluation, *, maps: Iterable[ErrorMap] = (), job_id: str = ""
     ) -> None:
-        """Keep an evaluation, its error maps and its kernel's source.
+        """Add an evaluation, its error maps and its kernel's source.
 
-        The evaluation of one job is kept once, however many tabs bring it.
+        The evaluation of a job is added only once, also if several tabs add it.
         """
         if job_id in self._arrived:
             return
@@ -162,7 +163,7 @@ class Session:
         self._written |= {(source.name, source.sha256) for source in sources}
 
     def edit(self, **changes: Any) -> None:
-        """Change these fields of `About` and leave the rest. Texts are cleaned and cut."""
+        """Change these fields of `About`. Texts are cleaned and shortened."""
         for name, clean in _CLEAN.items():
             if name in changes:
                 changes[name] = clean(changes[name])
@@ -170,15 +171,15 @@ class Session:
         self._append("edit", **about.model_dump(mode="json", include=about.model_fields_set))
 
     def note(self, what: str) -> None:
-        """A timeline entry of its own: an idea, a dead end, a decision."""
+        """Add a timeline entry: an idea, a dead end, a decision."""
         self._append("note", when=now(), what=clean_lines(what, MAX_SENTENCE))
 
     def mark(self, entry: int, outcome: Outcome) -> None:
-        """Set the outcome of the timeline's entry number `entry`."""
+        """Set the outcome of timeline entry number `entry`."""
         self._append("mark", entry=entry, outcome=outcome)
 
     def status(self) -> GoalStatus | None:
-        """The status of the session's target; None without one."""
+        """Return the status of the session's target; None without a target."""
         return goal_status(self.target, self.evaluations, self.title) if self.target else None
 
     def timeline(self) -> list[TimelineRow]:
@@ -186,7 +187,8 @@ class Session:
         return timeline_rows(self._timeline, self._evaluations)
 
     def to_snapshot(self) -> Snapshot:
-        """The session so far. SnapshotError when it is more than one file may hold."""
+        """Return a snapshot of the session so far. Raises SnapshotError if it is too large for a
+        file."""
         self._read()
         left_out = f"{self.damaged_lines} damaged lines of its journal were left out."
         log = [missing_sources(self._evaluations, self._sources.values())]
@@ -205,18 +207,18 @@ class Session:
         )
 
     def save(self, store: Store | None = None) -> str:
-        """Save a snapshot and return its name. The session goes on."""
+        """Save a snapshot and return its name. The session stays open."""
         name = (store or default_store()).save(self.to_snapshot())
         self._append("saved", name=name)
         return name
 
     def discard(self) -> None:
-        """Delete the journal. Snapshots saved from it stay."""
+        """Delete the journal. Saved snapshots are kept."""
         with files.as_sentence(f"{self.path} cannot be deleted"):
             self.path.unlink(missing_ok=True)
 
     def refresh(self) -> None:
-        """Read what this or another process has added to the journal."""
+        """Read lines that this or another process has added to the journal."""
         lines, self._known_to = files.read_lines(self.path, self._known_to)
         for line in lines:
             arrival = _ARRIVAL.match(line) if line.endswith(b"]}") else None
@@ -226,7 +228,7 @@ class Session:
                 self._take(line, self._apply)
 
     def _read(self) -> None:
-        """Take in the evaluations and the timeline, as far as the journal goes."""
+        """Read evaluations and timeline up to the end of the journal."""
         lines, self._read_to = files.read_lines(self.path, self._read_to)
         with files.collector_paused():
             for line in lines:
@@ -319,12 +321,12 @@ class Session:
 
 
 def working_folder() -> Path:
-    """Where the journals of sessions that are being worked on lie."""
+    """Return the folder of the journals of working sessions."""
     return data_folder() / "working"
 
 
 def start_session(title: str = "", *, folder: Path | None = None) -> Session:
-    """A new session with its journal in `folder` (the user's data folder by default)."""
+    """Start a session with a journal in `folder` (by default the user's data folder)."""
     folder = folder or working_folder()
     with files.as_sentence(f"The folder {folder} for sessions cannot be made"):
         files.make_folder(folder)
@@ -333,7 +335,7 @@ def start_session(title: str = "", *, folder: Path | None = None) -> Session:
 
 
 def begin_session(path: Path, *, title: str = "", session_id: str = "") -> Session:
-    """A session whose journal is the new or empty file at `path`."""
+    """Start a session with the new or empty file at `path` as its journal."""
     session = Session(path)
     session._append(
         "start",
@@ -346,7 +348,7 @@ def begin_session(path: Path, *, title: str = "", session_id: str = "") -> Sessi
 
 
 def resume_session(session_id: str, *, folder: Path | None = None) -> Session:
-    """The session with this id, as far as its journal goes.
+    """Return the session with this id.
 
     Raises:
         StoreError: there is no such journal.
@@ -361,7 +363,7 @@ def resume_session(session_id: str, *, folder: Path | None = None) -> Session:
 
 
 def working_sessions(*, folder: Path | None = None) -> list[str]:
-    """Ids of the sessions that can be resumed, the last one changed first."""
+    """Return ids of sessions that can be resumed, last changed first."""
     paths = sorted(
         (folder or working_folder()).glob("*.jsonl"), key=lambda p: p.stat().st_mtime, reverse=True
     )
@@ -369,9 +371,9 @@ def working_sessions(*, folder: Path | None = None) -> list[str]:
 
 
 def sources_of(evaluation: Evaluation) -> list[Source]:
-    """The kernel source an evaluation was made from, and its headers, while they still agree.
+    """Return the kernel source of an evaluation and its headers if they have not changed since.
 
-    The description comes along where it stands in a file beside the source.
+    A description file beside the source is included.
     """
     from engine.attention.config import find_variant
     from engine.attention.plan import variant_sources
@@ -383,7 +385,7 @@ def sources_of(evaluation: Evaluation) -> list[Source]:
         kernel = variant_sources(variant)
         sidecar = read_sidecar(variant.source)
         if kernel.source_sha256 != evaluation.source_sha256:
-            return []  # edited since: what lies there now is not what was evaluated
+            return []  # the source was edited after the evaluation
         return [
             make_source(kernel.name, kernel.text, evaluation.flags),
             *(make_source(name, text) for name, text in kernel.headers),
@@ -394,7 +396,7 @@ def sources_of(evaluation: Evaluation) -> list[Source]:
 
 
 def save_outcome(outcome: EvaluationOutcome, *, store: Store | None = None) -> str:
-    """Save one evaluation as a snapshot of its own, and return its name."""
+    """Save one evaluation as a snapshot, and return its name."""
     evaluation = outcome.evaluation
     snapshot = make_snapshot(
         [evaluation],
@@ -407,7 +409,7 @@ def save_outcome(outcome: EvaluationOutcome, *, store: Store | None = None) -> s
 
 
 def _default_title(evaluations: list[Evaluation]) -> str:
-    """What a session without a title is called: what is in it."""
+    """Return a title that describes the content."""
     if not evaluations:
         return UNTITLED
     variants = list(dict.fromkeys(e.variant for e in evaluations))
@@ -422,8 +424,8 @@ UNTITLED = "Untitled session"
 
 
 def now() -> str:
-    """The present, UTC, ISO 8601 to the microsecond: of two snapshots that were saved within one
-    second, the order is known."""
+    """Return the current time, UTC, ISO 8601, with microseconds, which order snapshots saved in
+    the same second."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
@@ -441,15 +443,15 @@ def make_snapshot(
     problems: Iterable[Problem] = (),
     **fields: Any,
 ) -> Snapshot:
-    """A snapshot of `evaluations`. Texts are cleaned and cut to what a file may hold.
+    """Return a snapshot of `evaluations`. Texts are cleaned and shortened to the limits of a file.
 
     Args:
-        problems: further ones, which have no evaluation yet.
+        problems: further problems without an evaluation.
         created, updated: now by default.
         fields: further fields of `Snapshot`.
 
     Raises:
-        SnapshotError: something that no file may hold, such as too many evaluations.
+        SnapshotError: a limit of files is exceeded, such as the number of evaluations.
     """
     present = now()
     raw = {
@@ -469,12 +471,13 @@ def make_snapshot(
 
 
 def make_attachment(name: str, text: str) -> Attachment:
-    """A file with its hash. SnapshotError when it cannot be stored."""
+    """Return a file with its hash. Raises SnapshotError if it cannot be stored."""
     return decode(Attachment, _hashed(name, text), name="The attachment")
 
 
 def make_source(name: str, text: str, flags: Iterable[str] = ()) -> Source:
-    """A source with its hash. `text` is kept as it is; SnapshotError when it cannot be stored."""
+    """Return a source with its hash and unchanged `text`. Raises SnapshotError if it cannot be
+    stored."""
     kept = text if len(text) <= MAX_SOURCE else clean_lines(text, MAX_SOURCE)
     raw = _hashed(name, kept) | {"flags": [clean_line(flag) for flag in flags]}
     return decode(Source, raw, name="The source")
@@ -486,7 +489,7 @@ def _hashed(name: str, text: str) -> dict[str, Any]:
 
 
 def missing_sources(evaluations: Iterable[Evaluation], sources: Iterable[Source]) -> str:
-    """Which kernels' sources a snapshot lacks, as a sentence a line; empty when none."""
+    """Return one sentence per line on kernels whose sources a snapshot lacks; empty if none."""
     stored = {source.sha256 for source in sources}
     missing = {
         (e.variant, e.source_sha256)
@@ -501,9 +504,9 @@ def missing_sources(evaluations: Iterable[Evaluation], sources: Iterable[Source]
 
 
 def make_error_map(evaluation: int, error_map: ErrorMap) -> StoredErrorMap:
-    """`error_map`, pooled further by block maximum to at most `MAP_SIDE` cells per side.
+    """Return `error_map`, pooled by block maximum to at most `MAP_SIDE` cells per side.
 
-    `evaluation` is the index of the evaluation it belongs to. Values keep four digits.
+    `evaluation` is the index of its evaluation. Values are rounded to four digits.
     """
     from engine.correctness.output_error import pool
 

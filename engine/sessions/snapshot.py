@@ -1,4 +1,4 @@
-"""Snapshot schema: what one file holds, with a bound on everything.
+"""Snapshot schema: the content of a file, with limits on everything.
 
 The file is one JSON object: `format`, `schema_version` and `summary` (written by
 `engine.sessions.snapshot`), then the fields of `Snapshot`.
@@ -8,10 +8,10 @@ Version 2 adds `seqlen_kv` to problems; version 3 `num_heads_kv`, `idle_ctas` to
 version 4 the statuses RACE and OUT_OF_BOUNDS; version 5 a problem's features (`window`, `softcap`,
 `alibi`, `sinks`, `seqlens`, `direction`) and causal problems with S ≠ KV; version 6 `counts`, what
 the machine code of an evaluation executes; version 7 `kv_dtype` of problems and `fp8_err` of
-verdicts; version 8 `lse` of problems. Version 9 takes away what follows from other fields (what
-`Stored.derived` names): `resources` and `occupancy` beside the passes, sums, shares, `limiter`,
-`within_fixed_bound`. Journals, which have no version, hold those too if they are old enough, so
-every noun passes over its own; no other step leads from a version to the next.
+verdicts; version 8 `lse` of problems. Version 9 removes fields that follow from others
+(`Stored.derived`): `resources` and `occupancy` beside the passes, sums, shares, `limiter`,
+`within_fixed_bound`. Old journals, which have no version, have these fields, too, so every class
+ignores its own derived fields; no other migration is needed between versions.
 """
 
 from __future__ import annotations
@@ -63,13 +63,14 @@ AS_TUPLE = (Field(strict=False), FailFast())  # JSON has lists
 
 
 class Record(BaseModel):
-    """Base of what only files hold: no unknown fields, no conversions, finite numbers."""
+    """Base of classes that exist only in files: no unknown fields, no conversions, finite
+    numbers."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Gpu(Record):
-    """One GPU as NVML reports it. Clocks are those at the moment of asking, and the highest."""
+    """One GPU as NVML reports it, with current and maximum clocks."""
 
     name: Line | None = None
     compute_capability: Line | None = None
@@ -82,7 +83,7 @@ class Gpu(Record):
 
 
 class Environment(Record):
-    """`engine.devices.environment.collect_environment()`; None where it was not known."""
+    """The result of `engine.devices.environment.collect_environment()`; None for unknown values."""
 
     collected: TimeOrEmpty = ""
     gpus: Annotated[tuple[Gpu, ...], Field(max_length=64), *AS_TUPLE] = ()
@@ -104,11 +105,11 @@ class Environment(Record):
 
 
 class Goal(Record):
-    """The target of a session, in a form from which its status can be computed.
+    """The target of a session, from which its status is computed.
 
     `speedup`: baseline time / kernel time ≥ value. `latency_us`: median ≤ value. `per_unit_gain`:
-    time per (batch, head) of the smallest batch·num_heads over that of the best one ≥ value.
-    The empty filters mean "any".
+    time per (batch, head) at the smallest batch·num_heads divided by that at the best one ≥ value.
+    Empty filters match all.
     """
 
     metric: Literal["speedup", "latency_us", "per_unit_gain"]
@@ -124,13 +125,13 @@ class Goal(Record):
 class Spent(Record):
     """The cost of a session so far, and its budget; None if not given."""
 
-    hours: NotNegative | None = None  # of people
+    hours: NotNegative | None = None  # person-hours
     gpu_hours: NotNegative | None = None
     cost_usd: NotNegative | None = None
     budget_usd: NotNegative | None = None
 
 
-Outcome: TypeAlias = Literal["kept", "dropped", "next"]  # what became of a session's change
+Outcome: TypeAlias = Literal["kept", "dropped", "next"]  # outcome of a change in a session
 
 
 class Decision(Record):
@@ -141,7 +142,7 @@ class Decision(Record):
 
 
 class Phase(Record):
-    """A part of the session with a target of its own."""
+    """A part of the session with its own target."""
 
     name: ShortLine
     target: Goal | None = None
@@ -149,7 +150,8 @@ class Phase(Record):
 
 
 class Attachment(Record):
-    """A file that belongs to the session, as a table of a batch recommendation. Only data."""
+    """A file attached to the session, for example the table of a batch recommendation. Only
+    data."""
 
     name: ShortLine  # "batch_v01_L4.csv"
     text: SourceText
@@ -163,7 +165,7 @@ class Attachment(Record):
 
 
 class Source(Attachment):
-    """A kernel's source text as it was compiled, with its flags. Data: never run by opening it."""
+    """A kernel's source text as compiled, with its flags. Opening a snapshot never runs it."""
 
     flags: Annotated[tuple[Line, ...], Field(max_length=128), *AS_TUPLE] = ()
 
@@ -195,7 +197,7 @@ class StoredErrorMap(Record):
 
 
 class TimelineEntry(Record):
-    """One thing that was tried. The gain is computed when read, from the evaluation it names."""
+    """One timeline entry. Its gain is computed from the evaluation when it is read."""
 
     when: Time
     what: Sentence
@@ -204,7 +206,7 @@ class TimelineEntry(Record):
 
 
 class Snapshot(Record):
-    """A saved session. `evaluations` are as written; `opened()` gives them as they are shown."""
+    """A saved session. `evaluations` are as stored; `opened()` returns them as shown."""
 
     id: Id
     title: ShortLine
@@ -222,7 +224,7 @@ class Snapshot(Record):
     ] = ()
     sources: Annotated[tuple[Source, ...], Field(max_length=1_000), *AS_TUPLE] = ()
     timeline: Annotated[tuple[TimelineEntry, ...], Field(max_length=20_000), *AS_TUPLE] = ()
-    log: Log = ""  # of an import: what was left out and why
+    log: Log = ""  # of an import: what was left out, and why
     attachments: Annotated[tuple[Attachment, ...], Field(max_length=100), *AS_TUPLE] = ()
     spent: Spent | None = None
     decision: Decision | None = None
@@ -241,12 +243,12 @@ class Snapshot(Record):
         return self
 
     def opened(self) -> tuple[Evaluation, ...]:
-        """The evaluations with every "measured" shown as "recorded"."""
+        """Return the evaluations with origin "measured" changed to "recorded"."""
         return tuple(evaluation.as_recorded() for evaluation in self.evaluations)
 
 
 class Summary(Record):
-    """What a list shows of a snapshot without reading all of it. Stands at the file's start."""
+    """The part of a snapshot that a list shows, stored at the file's start."""
 
     id: Id
     title: ShortLine
@@ -266,7 +268,7 @@ class Summary(Record):
 
 
 def summarise(snapshot: Snapshot) -> Summary:
-    """The summary of a snapshot."""
+    """Return the summary of a snapshot."""
     evaluations = snapshot.evaluations
     latencies = [e.latency for e in evaluations]
     latencies += [b.latency for e in evaluations for b in e.baselines]
@@ -299,18 +301,18 @@ def _first_line(text: str) -> str:
     return " ".join(text.split())[:200]
 
 
-# Snapshot ↔ bytes: JSON, gzipped or not. Reading trusts nothing and is bounded everywhere.
+# Conversion between snapshots and bytes: JSON, gzipped or not. Input is untrusted and bounded.
 #
-# Limits: the file, what a gzip expands to, the number of values, nesting, fields per object, and
-# all that `engine.sessions.snapshot` says. Every failure is a `SnapshotError` of one sentence that
-# names the file and the place. Nothing read here is executed, fetched or used as a path.
+# Limits: size of the file and of its gzip expansion, number of values, nesting, fields per object,
+# and the schema's limits. Every failure is a `SnapshotError` with one sentence that names file and
+# place. Nothing read here is executed, fetched or used as a path.
 
 
 MAX_BYTES = 32 << 20  # of the file, and of the JSON text in it
-MAX_VALUES = 2_000_000  # commas, opening brackets, lines: a bound on what the parser allocates
+MAX_VALUES = 2_000_000  # commas, opening brackets and lines: bounds the parser's allocations
 MAX_FIELDS = 256  # of one object
 HEAD_BYTES = 16_384  # holds format, schema_version and summary
-_USUAL_HEAD_BYTES = 3_072  # holds them of most files
+_USUAL_HEAD_BYTES = 3_072  # enough for most files
 
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -326,10 +328,10 @@ class _TooManyFields(ValueError):
 
 
 def dumps(snapshot: Snapshot, *, compress: bool = True) -> bytes:
-    """The bytes of a snapshot file (gzip of JSON, or JSON). Equal snapshots give equal bytes.
+    """Return the bytes of a snapshot file (JSON, gzipped or not). Equal snapshots give equal bytes.
 
     Raises:
-        SnapshotError: it is larger than what `loads` accepts.
+        SnapshotError: it is larger than `loads` accepts.
     """
     head = {
         "format": FORMAT,
@@ -349,10 +351,10 @@ def dumps(snapshot: Snapshot, *, compress: bool = True) -> bytes:
 
 
 def loads(data: bytes, *, name: str) -> Snapshot:
-    """Read and validate a snapshot file's bytes. `name` is the file's name, for the message.
+    """Read and validate a snapshot file's bytes. `name` is the file's name for error messages.
 
     Raises:
-        SnapshotError: damaged, foreign, too large, or of an unknown version.
+        SnapshotError: the file is damaged, not a snapshot, too large, or of an unknown version.
     """
     label = file_label(name)
     text = _text(data, label)
@@ -363,9 +365,10 @@ def loads(data: bytes, *, name: str) -> Snapshot:
 
 
 def read_summary(head: bytes) -> Summary | None:
-    """The summary in a file's first bytes (`HEAD_BYTES` of them are enough).
+    """Return the summary from a file's first bytes (`HEAD_BYTES` are enough).
 
-    None when it does not stand there, as in a file some other tool has rewritten: read it all then.
+    None if it is not there, for example if another tool rewrote the file, which must then be read
+    in full.
     """
     text = summary_text(head)
     try:
@@ -375,8 +378,8 @@ def read_summary(head: bytes) -> Summary | None:
 
 
 def summary_text(head: bytes) -> str | None:
-    """The JSON of `read_summary`, in which no field stands twice and nothing else is checked."""
-    for most in (_USUAL_HEAD_BYTES, HEAD_BYTES):  # expanding all of it takes the longest
+    """Return the JSON of `read_summary`, checked only for duplicate fields."""
+    for most in (_USUAL_HEAD_BYTES, HEAD_BYTES):  # decompressing dominates
         begin = head
         if head[:2] == GZIP_MAGIC:
             try:
@@ -394,10 +397,10 @@ def summary_text(head: bytes) -> str | None:
 
 
 def parse_json(data: bytes, *, name: str) -> Any:
-    """Bounded, strict JSON from untrusted bytes (plain or gzip), for the importers.
+    """Parse bounded, strict JSON from untrusted bytes (plain or gzip), for the importers.
 
     Raises:
-        SnapshotError: too large, not JSON, or with a field given twice.
+        SnapshotError: too large, not JSON, or with duplicate fields.
     """
     label = file_label(name)
     with collector_paused():
@@ -405,7 +408,7 @@ def parse_json(data: bytes, *, name: str) -> Any:
 
 
 def text_of(data: bytes, *, name: str) -> str:
-    """Bounded UTF-8 text from untrusted bytes (plain or gzip), for the importers."""
+    """Decode bounded UTF-8 text from untrusted bytes (plain or gzip), for the importers."""
     label = file_label(name)
     text = _text(data, label)
     _check_values(text, label)
@@ -457,7 +460,7 @@ def _decode(text: bytes, label: str) -> str:
 
 
 def _values_at_most(text: bytes) -> int:
-    """A bound on the number of values in JSON, or of cells in CSV, that costs no parsing."""
+    """Return an upper bound of the number of values in JSON, or cells in CSV, without parsing."""
     return 1 + sum(text.count(mark) for mark in (b",", b"[", b"{", b"\n"))
 
 
@@ -489,7 +492,7 @@ def _parse(text: bytes, label: str, *, max_fields: int = MAX_FIELDS) -> Any:
     if not text.strip():
         raise SnapshotError(f"{label} is empty.", code="snapshot_empty")
     _check_values(text, label)
-    # NaN and 1e999 pass here and are refused by the schema, which can say where they stand.
+    # NaN and 1e999 pass here; the schema refuses them and names their place.
     hook = partial(_fields, max_fields=max_fields)
     try:
         return json.JSONDecoder(object_pairs_hook=hook).decode(_decode(text, label))
@@ -513,7 +516,7 @@ def _parse(text: bytes, label: str, *, max_fields: int = MAX_FIELDS) -> Any:
         raise SnapshotError(
             f"{label} is nested too deeply to be a snapshot.", code="snapshot_deep"
         ) from None
-    except ValueError:  # a whole number of thousands of digits
+    except ValueError:  # an integer with thousands of digits
         raise SnapshotError(
             f"{label} has a number that is too long to be read.", code="snapshot_long_number"
         ) from None

@@ -1,7 +1,7 @@
-"""The store: where snapshots are kept, listed, opened, imported, thrown away; its index.
+"""The store of snapshots: list, open, save, remove and restore them; its index.
 
-Two sources stand behind one list: the person's own folder (any fsspec URL) and the read-only
-`sessions/` folder of the checkout with recorded sessions. Nothing is ever overwritten.
+It lists two sources: the user's folder (any fsspec URL), and the read-only `sessions/` folder with
+recorded sessions that ships. Nothing is ever overwritten.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from engine.sessions.snapshot import (
     summary_text,
 )
 
-# What was read of a store's files, kept to be thrown away: 10,000 of them are listed at once.
+# A disposable cache of data read from a store's files, so that 10,000 files are listed at once.
 #
-# One SQLite file per store and layout in the user's cache folder, keyed by name, size and stamp.
-# Whatever is wrong with it (damaged, locked, read-only), the answer is only slower.
+# One SQLite file per store and layout in the user's cache folder, keyed by name, size and stamp. If
+# it is damaged, locked or read-only, queries are only slower.
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS info (name TEXT PRIMARY KEY, key TEXT, json TEXT)"
 _TIMEOUT_S = 2.0
@@ -59,16 +59,16 @@ class Index:
     """name → text of a store's entries, valid while size and stamp stay the same."""
 
     def __init__(self, store_url: str, layout: str, folder: Path | None = None) -> None:
-        """`layout` names the form of the text; entries of another form are never read."""
+        """`layout` names the format of the text; entries of other formats are never read."""
         key = hashlib.sha256(f"{layout}\n{store_url}".encode()).hexdigest()[:24]
         self._path = (folder or cache_root() / "sessions") / f"index-{key}.sqlite"
 
     def known(self) -> dict[tuple[str, str], str]:
-        """(name, key) → text; empty when there is no usable index."""
+        """Return (name, key) → text; empty without a usable index."""
         return self._rows("SELECT name, key, json FROM info", ())
 
     def of(self, names: Sequence[str]) -> dict[tuple[str, str], str]:
-        """`known` of some files alone."""
+        """Return `known` for some files."""
         found: dict[tuple[str, str], str] = {}
         for begin in range(0, len(names), _MOST_ASKED):
             asked = tuple(names[begin : begin + _MOST_ASKED])
@@ -87,7 +87,7 @@ class Index:
             return {}
 
     def update(self, fresh: Mapping[tuple[str, str], str], gone: Iterable[str] = ()) -> None:
-        """Add what was read anew, (name, key) → text, and drop what is no longer there."""
+        """Add new entries, (name, key) → text, and drop entries of removed files."""
         rows = [(name, key, text) for (name, key), text in fresh.items()]
         try:
             with contextlib.closing(self._connect()) as db, db:
@@ -99,7 +99,7 @@ class Index:
     def _connect(self) -> sqlite3.Connection:
         files.make_folder(self._path.parent)
         db = sqlite3.connect(self._path, timeout=_TIMEOUT_S)
-        db.execute("PRAGMA synchronous = OFF")  # losing it costs a rebuild, nothing else
+        db.execute("PRAGMA synchronous = OFF")  # a lost index is rebuilt
         db.execute(_SCHEMA)
         return db
 
@@ -118,7 +118,7 @@ _LAYOUT = f"schema {SCHEMA_VERSION}, listing 2"
 
 
 class _Listed(Record):
-    """What the index keeps of one file: its summary, or why there is none."""
+    """Index entry of one file: its summary, or why there is none."""
 
     summary: Summary | None = None
     damage: str = ""
@@ -126,14 +126,14 @@ class _Listed(Record):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInfo:
-    """One line of the list. `summary` is None when the file cannot be read; `damage` says why."""
+    """One line of the list. If the file cannot be read, `summary` is None and `damage` says why."""
 
     name: str
     shipped: bool
     size_bytes: int
     summary: Summary | None
     damage: str = ""
-    key: str = ""  # another where the file's content is another
+    key: str = ""  # changes with the file's content
 
     @property
     def title(self) -> str:
@@ -141,26 +141,25 @@ class SnapshotInfo:
 
     @property
     def updated(self) -> str:
-        """UTC, ISO 8601; empty when the file cannot be read."""
+        """Return the date, UTC, ISO 8601; empty if the file cannot be read."""
         return self.summary.updated if self.summary else ""
 
 
 Infos: TypeAlias = list[SnapshotInfo]  # `Store.list` hides the type's own name
 
 
-# By folder, and whether it is the shipped one: a page lists the store whenever it is drawn.
+# Cached listings by folder and whether it is the shipped one, because pages list the store often.
 _last_listings: dict[tuple[str, bool], tuple[Sequence[Entry], Infos]] = {}
 _NOTHING: Infos = []
-# By store: its two listings, and both of them sorted.
+# By store: its two listings, and their sorted union.
 _last_sorted: dict[str, tuple[Infos, Infos, Infos]] = {}
 
 
 class Store:
-    """Snapshots at `url` (a path or any fsspec URL), and the shipped ones.
+    """Snapshots at `url` (a path or any fsspec URL), and those that ship.
 
-    Every method raises `StoreError` (one sentence) when the folder cannot be read or written,
-    `UnknownName` when it has no file of the name, and `SnapshotError` when a file's content is at
-    fault.
+    Every method raises `StoreError` if the folder cannot be read or written, `UnknownName` if it
+    has no file with the name, and `SnapshotError` if a file's content is invalid.
     """
 
     def __init__(
@@ -181,11 +180,11 @@ class Store:
 
     @property
     def url(self) -> str:
-        """Where the person's own snapshots lie."""
+        """Return the URL of the user's snapshots."""
         return self._own.url
 
     def list(self) -> Infos:
-        """Every snapshot, newest first; a damaged file is a line that says so."""
+        """Return every snapshot, newest first, including damaged files."""
         shipped = self._listing(self._shipped, shipped=True)
         own = self._listing(self._own, shipped=False)
         last = _last_sorted.get(self.url)
@@ -196,24 +195,24 @@ class Store:
         return last[2].copy()
 
     def read(self, name: str) -> bytes:
-        """The bytes of one snapshot file, for a download."""
+        """Return the bytes of a snapshot file, for a download."""
         folder = self._folder_of(checked_name(name))
         with _sentences(folder, "read", name):
             return folder.read(name, MAX_BYTES + 1)
 
     def open(self, name: str) -> Snapshot:
-        """One snapshot, validated."""
+        """Return a validated snapshot."""
         return loads(self.read(name), name=name)
 
     def save(self, snapshot: Snapshot) -> str:
-        """Write a new file and return its name. Saving the same again changes nothing."""
+        """Write a new file and return its name. Saving the same snapshot again changes nothing."""
         data = dumps(snapshot)
         with _sentences(self._own, "written"):
             for name in names_for(snapshot):
                 try:
                     self._own.create(name, data)
                 except FileExistsError:
-                    # Another server may remove it between the two calls: then it is not the same.
+                    # Another server may remove it between the two calls.
                     with suppress(FileNotFoundError):
                         if self._own.read(name, MAX_BYTES + 1) == data:
                             return name
@@ -224,12 +223,12 @@ class Store:
         )
 
     def index(self, layout: str, *, shipped: bool) -> Index:
-        """Where something else that is read of the snapshots' files is kept beside the list."""
+        """Return an index for other data read from the snapshots' files."""
         folder = self._shipped if shipped and self._shipped is not None else self._own
         return Index(folder.url, layout, self._index_folder)
 
     def remove(self, name: str) -> str:
-        """Move one's own snapshot to the trash folder, and return its name there."""
+        """Move a snapshot of the user to the trash folder, and return its name there."""
         folder = self._folder_of(checked_name(name))
         if folder is not self._own:
             raise BadInput(
@@ -239,7 +238,7 @@ class Store:
             return folder.trash(name)
 
     def restore(self, kept_as: str, name: str) -> None:
-        """Take a removed snapshot back: `kept_as` is its name in the trash folder."""
+        """Restore a removed snapshot; `kept_as` is its name in the trash folder."""
         checked_name(kept_as)
         checked_name(name)
         with _sentences(self._own, "written", kept_as):
@@ -263,7 +262,7 @@ class Store:
         except FileNotFoundError:
             return False
         except OSError:
-            return True  # it is there; reading it will say what is wrong
+            return True  # it exists; reading it reports the error
         return True
 
     @collector_paused()
@@ -286,9 +285,9 @@ class Store:
                 try:
                     listed, text = _read_listed(folder, entry)
                     fresh[entry.name, key] = text
-                except FileNotFoundError:  # removed since the folder was read
+                except FileNotFoundError:  # removed since the folder was listed
                     continue
-                except OSError as error:  # not the content's fault: look again next time
+                except OSError as error:  # not caused by the content: retry next time
                     listed = _Listed(damage=f"{entry.name} cannot be read: {error.strerror}.")
                     is_lasting = False
             infos.append(
@@ -305,7 +304,7 @@ class Store:
 
 
 def default_store() -> Store:
-    """The store of `ATTUNE_SESSIONS`, or of the user's data folder."""
+    """Return the store of `ATTUNE_SESSIONS`, or of the user's data folder."""
     url = os.environ.get(SETTING, "").strip()
     return Store(url or str(data_folder() / "sessions"), shipped=SHIPPED)
 
@@ -320,10 +319,10 @@ def search(
     since: str = "",
     until: str = "",
 ) -> Infos:
-    """The infos that fit every filter given. Texts match anywhere, in any case.
+    """Return the infos that match all given filters. Texts match anywhere, in any case.
 
-    `text` looks in name, title, hypothesis and notes; `since` and `until` are dates or times in UTC
-    (`2026-11-21`), both included. Every word of `problem` ("S128 D64") must stand in one label.
+    `text` searches name, title, hypothesis and notes; `since` and `until` are inclusive dates or
+    times in UTC (`2026-11-21`). One label must contain every word of `problem` ("S128 D64").
     """
 
     def fits(info: SnapshotInfo) -> bool:
@@ -365,7 +364,7 @@ def _from_index(text: str | None) -> _Listed | None:
 
 
 def _read_listed(folder: Folder, entry: Entry) -> tuple[_Listed, str]:
-    """What the list shows of a file, and the same as an index keeps it."""
+    """Return a file's list entry, and the text that the index stores for it."""
     text = summary_text(folder.read(entry.name, HEAD_BYTES))
     if text is not None:
         text = f'{{"summary":{text}}}'
@@ -388,7 +387,7 @@ def _gone(folder: Folder, name: str) -> UnknownName:
 
 @contextmanager
 def _sentences(folder: Folder, done: str, name: str = "") -> Iterator[None]:
-    """An OSError as a StoreError of one sentence: what, why, what to do."""
+    """Convert an OSError to a StoreError with one sentence: what, why, what to do."""
     try:
         yield
     except OSError as error:

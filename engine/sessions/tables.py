@@ -1,6 +1,6 @@
-"""The tables of a session: the same in the app, in a report and on the command line.
+"""The tables of a session, for the app, reports and the command line.
 
-Figures are derived here and never stored. Every latency says where it came from.
+Figures are computed here and never stored. Every latency has its origin.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kernels.variant import Variant
 def session_tables(
     snapshot: Snapshot, advice: Sequence[Suggestion] = (), history: History | None = None
 ) -> list[Table]:
-    """Every table that has a row, in the order in which a person reads them."""
+    """Return the non-empty tables, in reading order."""
     evaluations = snapshot.opened()
     named = under_own_names(evaluations, snapshot.title)
     tables = [
@@ -56,7 +56,7 @@ def session_tables(
 
 
 def summary_table(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> Table:
-    """The summary of a session: target, result, decision and cost."""
+    """Return the summary of a session: target, result, decision and cost."""
     target, decision = snapshot.target, snapshot.decision
     devices = list(dict.fromkeys(e.device for e in evaluations))
     rows = {
@@ -75,7 +75,7 @@ def summary_table(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> Tabl
 
 
 def _count(evaluations: Sequence[Evaluation]) -> str:
-    """How many there are; those that bring times from elsewhere are not said to have failed."""
+    """Return the number of evaluations and of failures; imported times do not count as failures."""
     count = f"{len(evaluations):,}"
     passed = sum(e.status is Status.PASSED for e in evaluations)
     elsewhere = sum(e.status is Status.SKIPPED and _has_taken_time(e) for e in evaluations)
@@ -97,7 +97,7 @@ def _decision(decision: Decision | None) -> str | None:
 
 
 def _fastest(evaluations: Sequence[Evaluation]) -> str:
-    """The fastest kernel of the session's one problem; of several problems nothing is said."""
+    """Return the fastest kernel if the session has a single problem; else an empty text."""
     timed = [
         (e.latency.median_us, e.latency.origin == "predicted", e)
         for e in evaluations
@@ -114,7 +114,7 @@ def _fastest(evaluations: Sequence[Evaluation]) -> str:
 
 
 def spent_rows(spent: Spent | None, devices: Sequence[str]) -> dict[str, str]:
-    """Time, GPU-hours, cost and budget as people read them; what nobody said is left out."""
+    """Return time, GPU-hours, cost and budget, formatted; unknown values are left out."""
     if spent is None:
         return {}
     rows = {}
@@ -134,8 +134,8 @@ def spent_rows(spent: Spent | None, devices: Sequence[str]) -> dict[str, str]:
 
 
 def cost_of(spent: Spent, devices: Sequence[str]) -> tuple[float | None, str]:
-    """The cost that was said, else GPU-hours at the list price of the one GPU; and on which
-    basis."""
+    """Return the given cost, else GPU-hours at the list price of the only GPU, and the basis of
+    the cost."""
     if spent.cost_usd is not None:
         return spent.cost_usd, ""
     if spent.gpu_hours is None or len(devices) != 1:
@@ -150,7 +150,7 @@ def cost_of(spent: Spent, devices: Sequence[str]) -> tuple[float | None, str]:
 
 
 def phases_table(phases: Iterable[Phase], evaluations: Sequence[Evaluation], session: str) -> Table:
-    """The phases with their targets, whether these are met, and what was decided; `session` is the
+    """Return the phases with targets, whether these are met, and decisions; `session` is the
     title, as in `goal_status`."""
     return Table.of(
         "Phases",
@@ -169,8 +169,8 @@ def phases_table(phases: Iterable[Phase], evaluations: Sequence[Evaluation], ses
 
 
 def hypothesis_state(target: Goal | None, evaluations: Sequence[Evaluation], session: str) -> str:
-    """`confirmed. …`, `refuted. …` or `open. …`: by the session's own numbers, which its target is
-    the test of; `session` is the title, as in `goal_status`."""
+    """Return `confirmed. …`, `refuted. …` or `open. …`, by whether the session's numbers meet
+    its target; `session` is the title, as in `goal_status`."""
     if target is None:
         return "open. The session has no target that its numbers could meet or miss."
     status = goal_status(target, evaluations, session)
@@ -179,8 +179,9 @@ def hypothesis_state(target: Goal | None, evaluations: Sequence[Evaluation], ses
 
 
 def best_gain(snapshot: Snapshot) -> tuple[float, str] | None:
-    """The largest gain of the timeline over where its problem began, and the origin of both times;
-    None where nothing was timed twice. Measured gains come before predicted ones."""
+    """Return the largest gain in the timeline since the first time of its problem, and the
+    origin of both times; None if no problem was timed twice. Measured gains come before
+    predicted ones."""
     rows = timeline_rows(snapshot.timeline, snapshot.opened())
     gains = [(r.latency.origin, r.gain) for r in rows if r.latency is not None and r.gain]
     if len(gains) < 2:
@@ -193,12 +194,11 @@ def best_gain(snapshot: Snapshot) -> tuple[float, str] | None:
 def spent_table(
     infos: Iterable[SnapshotInfo], opened: Callable[[str], Snapshot] | None = None
 ) -> Table:
-    """What sessions cost, the oldest first, with the sums up to each; those that say nothing are
-    left out, and of one session the last snapshot counts.
+    """Return the costs of sessions, oldest first, with cumulative sums. Sessions without costs are
+    left out, and only the last snapshot of a session counts.
 
     Args:
-        opened: a snapshot by its name, for what each gained and what became of its hypothesis;
-            None leaves these out.
+        opened: returns a snapshot by name, for gains and hypotheses; None leaves these out.
     """
     last, names = {}, {}
     told = [
@@ -242,8 +242,8 @@ def spent_table(
 
 
 def _gained(snapshot: Snapshot, spent: Spent, cost: float | None) -> dict[str, object]:
-    """The gain, the share of the time that it saves for an hour of people and for a dollar, and
-    the hypothesis."""
+    """Return the gain, the saved share of the time per person-hour and per dollar, and the
+    hypothesis."""
     found = best_gain(snapshot)
     saved = 1 - 1 / found[0] if found is not None else None
     state = None
@@ -262,7 +262,7 @@ def _share(saved: float | None, amount: float | None) -> str | None:
 
 
 def setup_table(snapshot: Snapshot) -> Table:
-    """Title, hypothesis, problems, dates and origin of a session."""
+    """Return title, hypothesis, problems, dates and origin of a session."""
     rows = {
         "title": snapshot.title,
         "hypothesis": snapshot.hypothesis,
@@ -301,7 +301,7 @@ def results_table(evaluations: Iterable[Evaluation]) -> Table:
 
 
 def holds_baselines_alone(evaluations: Sequence[Evaluation]) -> bool:
-    """Whether PyTorch's attention was timed and no kernel."""
+    """True if PyTorch's attention was timed but no kernel."""
     return bool(evaluations) and all(e.latency is None and e.baselines for e in evaluations)
 
 
@@ -328,7 +328,7 @@ def baselines_table(evaluations: Iterable[Evaluation]) -> Table:
 
 
 def batch_table(evaluations: Iterable[Evaluation]) -> Table:
-    """Time per (batch, head) and its cost, where a variant was timed at several batches."""
+    """Return time per (batch, head) and its cost, for variants timed at several batches."""
     groups: dict[object, list[tuple[int, float, Evaluation]]] = {}
     for e in evaluations:
         if e.latency is not None and e.status is not Status.INCORRECT:
@@ -350,7 +350,7 @@ def _batch_rows(group: list[tuple[int, float, Evaluation]]) -> Iterator[dict[str
     smallest = ordered[0][0]
     if smallest == ordered[-1][0]:
         return
-    # Of several times for the smallest batch the last one counts, as for a target.
+    # Of several times at the smallest batch, the last counts, as for a target.
     start_us = [unit_us for units, unit_us, _ in ordered if units == smallest][-1]
     for units, unit_us, e in ordered:
         latency = _latency(e.latency)
@@ -389,7 +389,7 @@ def correctness_table(evaluations: Iterable[Evaluation]) -> Table:
 
 
 def occupancy_table(evaluations: Iterable[Evaluation]) -> Table:
-    """The passes of every evaluation."""
+    """Return the occupancy of the passes of every evaluation."""
     return Table.of(
         "Occupancy",
         (
@@ -401,15 +401,15 @@ def occupancy_table(evaluations: Iterable[Evaluation]) -> Table:
 
 
 def passes_table(reports: Iterable[PassReport]) -> Table:
-    """What the compiler gave each pass of one kernel, and its occupancy: a column each."""
+    """Return a column per pass of a kernel: resources from the compiler, and occupancy."""
     rows = [_pass_row(report) for report in reports]
     names = [str(row.pop("pass")) for row in rows]
-    # Passes may be of one entry: columns are told apart.
+    # Passes may have the same entry, so column names are made unique.
     named = [f"{n} ({i})" if names.count(n) > 1 else n for i, n in enumerate(names, 1)]
     return Table.of(
         "Passes",
         (
-            # All as text: Arrow has no type for a column of texts and numbers.
+            # All cells are text, because Arrow has no type for mixed columns.
             {"figure": figure}
             | {
                 name: None if row[figure] is None else str(row[figure])
@@ -445,7 +445,7 @@ def _pass_row(report: PassReport) -> dict[str, object]:
 
 
 def advice_table(advice: Iterable[Suggestion], limits: str = "") -> Table:
-    """What to try next (`engine.choose.advice`), the largest expected gain first."""
+    """Return what to try next (`engine.choose.advice`), the largest expected gain first."""
     return Table.of(
         "What to try next",
         (
@@ -466,7 +466,7 @@ def advice_table(advice: Iterable[Suggestion], limits: str = "") -> Table:
 
 
 def timeline_table(rows: Iterable[TimelineRow]) -> Table:
-    """What was tried, the oldest first."""
+    """Return the timeline, oldest entry first."""
     return Table.of(
         "Timeline",
         (
@@ -484,7 +484,7 @@ def timeline_table(rows: Iterable[TimelineRow]) -> Table:
 
 
 def environment_table(environment: Environment) -> Table:
-    """Everything that was known when the session was saved."""
+    """Return the environment that was recorded when the session was saved."""
     fields = dict(environment)
     gpus = fields.pop("gpus")
     for index, gpu in enumerate(gpus):
@@ -519,10 +519,10 @@ def sources_table(sources: Iterable[Source]) -> Table:
 
 
 def known_times_table(times: Iterable[KnownTime], variant: Variant | None = None) -> Table:
-    """Times that sessions hold, with where each is kept.
+    """Return times in sessions, with their place.
 
     Args:
-        variant: whose source a time's is compared with.
+        variant: the variant whose source is compared with the times' sources.
     """
     words = {"device_warm": "warm", "device_cold": "cold L2", "end_to_end": "end to end"}
     return Table.of(
@@ -549,7 +549,7 @@ def known_times_table(times: Iterable[KnownTime], variant: Variant | None = None
 
 
 def _latency(latency: Latency | None) -> dict[str, str | None]:
-    """Median, interval and origin under their column names."""
+    """Return median, interval and origin by column name."""
     if latency is None:
         return {"latency": None, "95 % interval": None, "origin": None}
     interval = None

@@ -1,4 +1,4 @@
-"""Sessions beside each other: what differs, what got slower, which variant is the fastest."""
+"""Compare sessions: differences, regressions, and the fastest variants."""
 
 from engine.sessions.compare.comparison import (
     ComparedRow,

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from engine.attention.evaluation import Evaluation, Latency
 from engine.attention.problem import Problem
 from engine.base.errors import BadInput, UnknownName
-from engine.history.known_time import are_comparable
+from engine.history.known_time import are_comparable, under_own_names
 from engine.measure.statistics import Comparison, Verdict, interval_verdict
 from engine.sessions.compare.differences import (
     Differences,
@@ -48,9 +48,9 @@ from engine.versions.verdict_rules import (
 
 Kind: TypeAlias = Literal["correctness", "time", "counts", "registers"]
 
-# Of the tolerance: a kernel that is right may move within it from compiler to compiler.
+# Share of the tolerance: errors of a correct kernel may change by it between compilers.
 _LEAST_ERROR_GROWTH = 0.1
-# Verdicts of the gate that say the same of two times.
+# Verdicts on measured times and the equivalent verdicts of the gate.
 _OF_TIMES = {
     Verdict.FASTER: GateVerdict.MEASURED_FASTER,
     Verdict.SLOWER: GateVerdict.MEASURED_SLOWER,
@@ -66,7 +66,7 @@ _TIMES = (
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """One thing that got worse. `is_failure`: it is a regression by the gate's rules, too."""
+    """One regression. `is_failure`: it is also a regression by the gate's rules."""
 
     kind: Kind
     sentence: str
@@ -85,13 +85,13 @@ def regressions_of(
     same_kernel: bool,
     why: str,
 ) -> tuple[Regression, ...]:
-    """What got worse, failures first.
+    """Return the regressions, failures first.
 
     Args:
-        code: what the gate says of the machine code.
-        same_kernel: the same variant and config. Only then are more registers a step back and not
-            another design.
-        why: the sentence of the verdict, or of the status.
+        code: the gate's findings on the machine code.
+        same_kernel: the same variant and config. Only then are more registers a regression and not
+        another design.
+        why: sentence of the verdict or the status.
     """
     findings = list(_correctness(before, after, why))
     if verdict in (Verdict.SLOWER, GateVerdict.SIMULATED_SLOWER):
@@ -107,7 +107,7 @@ def regressions_of(
 
 
 def is_broken(before: KernelFigures, after: KernelFigures) -> bool:
-    """True if it passed in the baseline and does not any more."""
+    """True if it passed in the baseline and fails now."""
     return before.status == "PASSED" and after.status not in ("PASSED", "SKIPPED")
 
 
@@ -122,21 +122,21 @@ def _correctness(before: KernelFigures, after: KernelFigures, why: str) -> Itera
         )
 
 
-# Sessions beside each other, problem by problem: a kernel before, and one after.
+# Compare sessions problem by problem: a kernel before and one after.
 #
-# Which kernel stands against which is `engine.sessions.compare.pairing`'s. A comparison is derived
-# and never stored. A verdict is given where both times were really taken, on the same GPU, driver
-# and clocks; across those only when it is asked for, and then it says so. Two times that were
-# simulated have the gate's verdict, which says that it is none of measured times.
+# `engine.sessions.compare.pairing` pairs the kernels. A comparison is computed and never stored.
+# Two measured or recorded times get a verdict if GPU, driver and clocks are the same; otherwise
+# only on request, and the verdict says so. Two simulated times get the gate's verdict, which is
+# labelled as one on simulated times.
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """One kernel beside the one that it is compared with, on the same problem.
+    """One kernel and its counterpart on the same problem.
 
-    `speedup` is baseline time / time, above 1 where the kernel is faster; None where one of the
-    times is predicted and the other was taken, and where one is missing. `verdict` is None where
-    none may be given; `reason` says why, or what it rests on.
+    `speedup` is baseline time / time, above 1 if the kernel is faster; None if only one of the
+    times is predicted or one is missing. `verdict` is None if none can be given; `reason` explains
+    the verdict or its absence.
     """
 
     session: str
@@ -157,11 +157,11 @@ class ComparedRow:
     speedup: float | None
     speedup_low: float | None  # 95 % interval
     speedup_high: float | None
-    verdict: Verdict | GateVerdict | None  # a GateVerdict is of simulated times
+    verdict: Verdict | GateVerdict | None  # a GateVerdict is on simulated times
     reason: str
     code: tuple[Finding, ...]  # the gate's verdicts on the machine code
-    across: bool  # the verdict was asked for across GPUs, drivers or clocks
-    findings: tuple[Regression, ...]  # what got worse, failures first
+    across: bool  # verdict across GPUs, drivers or clocks, by request
+    findings: tuple[Regression, ...]  # regressions, failures first
 
     @property
     def same_kernel(self) -> bool:
@@ -171,32 +171,32 @@ class ComparedRow:
 
     @property
     def is_too_near(self) -> bool:
-        """Two simulated times differ by less than what decides."""
+        """True if two simulated times differ by less than the decision threshold."""
         is_predicted = self.baseline_origin == self.origin == "predicted"
         return is_predicted and self.speedup is not None and self.verdict in _NOT_OF_TIMES
 
     @property
     def broken(self) -> bool:
-        """The baseline passed and this one does not."""
+        """True if the baseline passed and this kernel does not."""
         return is_broken(self.before, self.after)
 
     @property
     def regressed(self) -> bool:
-        """True if wrong where the baseline was right, less accurate, slower, or executing more."""
+        """True if the kernel is newly incorrect, less accurate, slower, or executes more."""
         return any(finding.is_failure for finding in self.findings)
 
     @property
     def is_judged(self) -> bool:
-        """Whether something can be said of it; a kernel that does not take the problem asks for
-        nothing."""
+        """True if there is a verdict, or none is needed because the kernel does not support the
+        problem."""
         return self.verdict is not None or self.broken or self.after.status == "SKIPPED"
 
 
 @dataclass(frozen=True, slots=True)
 class Unmatched:
-    """An evaluation of one session that stands against none of the other."""
+    """An evaluation without a counterpart in the other session."""
 
-    session: str  # the one that has it
+    session: str  # the session that has it
     missing_in: str
     variant: str
     config: Mapping[str, int]
@@ -205,7 +205,7 @@ class Unmatched:
 
 @dataclass(frozen=True, slots=True)
 class SessionComparison:
-    """Everything a comparison says, differences first, regressions at the top of the rows."""
+    """The result of a comparison, with regressions at the top of the rows."""
 
     baseline: str
     sessions: tuple[str, ...]  # the others, in the order given
@@ -221,13 +221,14 @@ class SessionComparison:
 
     @property
     def findings(self) -> tuple[tuple[ComparedRow, Regression], ...]:
-        """Everything that got worse, failures first."""
+        """Return all regressions, failures first."""
         findings = [(row, finding) for row in self.rows for finding in row.findings]
         return tuple(sorted(findings, key=lambda pair: not pair[1].is_failure))
 
     @property
     def exit_code(self) -> int:
-        """As the gate's. 1: something got worse; 3: something could not be judged; else 0."""
+        """Return the exit code, as the gate's. 1: a regression; 3: no verdict on something; else
+        0."""
         if self.regressions:
             return 1
         return 0 if self.rows and all(row.is_judged for row in self.rows) else 3
@@ -243,24 +244,23 @@ def compare_sessions(
     kind: str = DEVICE_WARM,
     measured_now: str = "",
 ) -> SessionComparison:
-    """Compare snapshots with one of them.
+    """Compare snapshots with a baseline among them.
 
     Args:
-        sessions: snapshots by the name they are shown under.
-        baseline: the name of the pinned one; by default the first.
-        pairing: which kernels stand against each other on a problem: "same" variant and config,
-            the "best" of each session, or "auto": the same where both have it, else the best.
-        pairs: kernels picked to stand against each other, (before, after), instead of `pairing`.
-            Both may be of one session.
-        across: give verdicts across different GPUs, drivers and clocks too.
-        kind: which of an evaluation's times is compared: "device_warm", "device_cold" or
-            "end_to_end".
-        measured_now: the session that was made just now; what any other one has measured is shown
-            as recorded.
+        sessions: snapshots by displayed name.
+        baseline: name of the baseline; by default the first.
+        pairing: pairs of kernels on a problem: "same" variant and config, the "best" of each
+        session, or "auto": the same if both have it, else the best.
+        pairs: pairs of kernels (before, after), used instead of `pairing`. Both may be of one
+        session.
+        across: also give verdicts across different GPUs, drivers and clocks.
+        kind: kind of time to compare: "device_warm", "device_cold" or "end_to_end".
+        measured_now: name of the session that was just measured; measurements of other sessions are
+        shown as recorded.
 
     Raises:
         BadInput: there is no session at all.
-        UnknownName: `baseline` is none of the sessions, or a pick is in none of them.
+        UnknownName: `baseline` is not among the sessions, or a pick is in none of them.
     """
     if not sessions:
         raise BadInput(
@@ -279,16 +279,17 @@ def compare_sessions(
         name: snapshot.evaluations if name == measured_now else snapshot.opened()
         for name, snapshot in sessions.items()
     }
+    # Another kernel's time is not paired as the variant's that it was launched like.
+    named = {name: under_own_names(es, sessions[name].title) for name, es in evaluations.items()}
     matched: list[Pair] = []
     if pairs:
         for before, after in pairs:
-            matched += picked_pairs(evaluations, pinned, before, after, kind)
+            picked = picked_pairs(evaluations, pinned, before, after, kind)
+            matched += [_under_own_names(pair, sessions) for pair in picked]
     else:
         for name in others:
-            matched += pairs_between(
-                pinned, name, evaluations[pinned], evaluations[name], pairing, kind
-            )
-    times = {name: _times_of_each(es, kind) for name, es in evaluations.items()}
+            matched += pairs_between(pinned, name, named[pinned], named[name], pairing, kind)
+    times = {name: _times_of_each(es, kind) for name, es in named.items()}
     rows = [_row(pair, sessions, times, across, kind) for pair in matched]
     environments = {name: snapshot.environment for name, snapshot in sessions.items()}
     return SessionComparison(
@@ -297,17 +298,23 @@ def compare_sessions(
         across=across,
         differences=tuple(differences(name, base, sessions[name]) for name in others),
         rows=tuple(sorted(rows, key=_order)),
-        unmatched=() if pairs else tuple(_unmatched(pinned, others, evaluations, matched)),
+        unmatched=() if pairs else tuple(_unmatched(pinned, others, named, matched)),
         winners=winners(
             evaluations, environments, kind, {name: s.title for name, s in sessions.items()}
         ),
     )
 
 
+def _under_own_names(pair: Pair, sessions: Mapping[str, Snapshot]) -> Pair:
+    (before,) = under_own_names([pair.before], sessions[pair.before_session].title)
+    (after,) = under_own_names([pair.after], sessions[pair.after_session].title)
+    return Pair(pair.before_session, pair.after_session, before, after)
+
+
 def _times_of_each(
     evaluations: Sequence[Evaluation], kind: str
 ) -> dict[tuple[Key, str], list[Latency]]:
-    """Every time of each question and device, the oldest first."""
+    """Return all times of each question and device, oldest first."""
     times: dict[tuple[Key, str], list[Latency]] = {}
     for e in sorted(evaluations, key=lambda e: e.when):
         if (latency := latency_of_kind(e, kind)) is not None:
@@ -321,7 +328,7 @@ def _unmatched(
     evaluations: Mapping[str, Sequence[Evaluation]],
     matched: Sequence[Pair],
 ) -> Iterator[Unmatched]:
-    """The evaluations of every session and the baseline without a counterpart."""
+    """Return the evaluations without a counterpart, of all sessions and the baseline."""
     for name in others:
         pairs = [pair for pair in matched if pair.after_session == name]
         sides = (
@@ -352,7 +359,7 @@ def _row(
     first, second = latency_of_kind(before, kind), latency_of_kind(after, kind)
     same_kernel = key_of(before)[:2] == key_of(after)[:2]
     verdict, interval, reason = _judge(before, after, first, second, blockers, across)
-    # The ratio of two predictions that allow no verdict says nothing.
+    # The ratio of two predictions without a verdict is meaningless.
     says_nothing = second is not None and second.origin == "predicted" and verdict is None
     code: tuple[Finding, ...] = ()
     if may_be_compared(before, first) and may_be_compared(after, second):
@@ -407,7 +414,7 @@ def _code_findings(
     verdict: Verdict | GateVerdict | None,
     same_kernel: bool,
 ) -> tuple[Finding, ...]:
-    """The gate's verdicts on two kernels' machine code; none of two GPUs' code."""
+    """Return the gate's verdicts on two kernels' machine code; empty for different GPUs."""
     first, second = answer_of(before), answer_of(after)
     if first is None or second is None or before.device != after.device:
         return ()
@@ -428,12 +435,12 @@ def _code_findings(
 def _with_code(
     verdict: Verdict | GateVerdict | None, reason: str, code: Sequence[Finding]
 ) -> tuple[Verdict | GateVerdict | None, str]:
-    """The row's verdict: of equal code that, else of the times, else of what is counted."""
+    """Return the row's verdict: on equal code, else on times, else on counts."""
     if not code:
         return verdict, reason
     if code[0].verdict is GateVerdict.SAME_CODE:
         what = code[0].what
-        if isinstance(verdict, Verdict):  # times were taken, whatever the code
+        if isinstance(verdict, Verdict):  # measured times decide, whatever the code
             return verdict, f"{reason} {what}."
         return GateVerdict.SAME_CODE, f"{what}: nothing to measure."
     if verdict is None or verdict is GateVerdict.UNDECIDED:
@@ -452,7 +459,7 @@ def _judge(
     blockers: Sequence[str],
     across: bool,
 ) -> tuple[Verdict | GateVerdict | None, Comparison | None, str]:
-    """Verdict, the interval it rests on, and the sentence."""
+    """Return the verdict, its interval and its sentence."""
     for e, latency, which in ((before, first, "The baseline"), (after, second, "This session's")):
         if not may_be_compared(e, latency):
             return None, None, f"{which} is {e.status}: {e.reason}"
@@ -482,7 +489,8 @@ def _judge(
 def _judge_predicted(
     before: Evaluation, after: Evaluation, first: Latency, second: Latency
 ) -> tuple[GateVerdict | None, None, str]:
-    """The gate's verdict on two predicted times; none unless both are simulated for one GPU."""
+    """Return the gate's verdict on two predicted times; None unless both are simulated for one
+    GPU."""
     if before.device != after.device:
         return None, None, "No verdict on times predicted for different GPUs."
     if not (first.is_simulated and second.is_simulated):

@@ -1,4 +1,4 @@
-"""What differs between two sessions: figures of the kernels, environment, flags, source."""
+"""Differences between two sessions: kernels' figures, environment, flags, sources."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from engine.base.units import format_bytes, format_speedup, format_us
 from engine.history.known_time import are_comparable, not_comparable
 from engine.sessions.snapshot import Environment, Snapshot
 
-# When it was asked, and figures that change from one moment to the next.
+# The date, and figures that change all the time.
 _FLEETING = ("collected", "sm_clock_mhz", "memory_clock_mhz")
-# What makes times of the same kernel differ: with one of these unequal there is no verdict.
+# Fields that affect times: if one differs, there is no verdict.
 _DECISIVE = {
     "name": "the GPU",
     "driver": "the driver",
@@ -27,12 +27,12 @@ _DECISIVE = {
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentDifference:
-    """One field of the environment that is not the same."""
+    """One field of the environment that differs."""
 
     field: str  # "driver", "gpus[0].name"
     baseline: Any
     other: Any
-    decisive: bool  # forbids a verdict
+    decisive: bool  # rules out a verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class FlagsDifference:
 
 @dataclass(frozen=True, slots=True)
 class SourceDifference:
-    """One kernel source that changed, as a unified diff from the baseline's text."""
+    """One changed kernel source, as a unified diff from the baseline's text."""
 
     name: str
     diff: str
@@ -62,7 +62,7 @@ class Differences:
     environment: tuple[EnvironmentDifference, ...]
     flags: tuple[FlagsDifference, ...]
     sources: tuple[SourceDifference, ...]
-    remarks: tuple[str, ...]  # what could not be compared
+    remarks: tuple[str, ...]  # parts that could not be compared
 
     @property
     def nothing(self) -> bool:
@@ -100,14 +100,14 @@ def differences(session: str, base: Snapshot, other: Snapshot) -> Differences:
 
 
 def environment_blockers(base: Environment, other: Environment) -> list[str]:
-    """Why times of the two environments cannot be judged against each other; empty if they can."""
+    """Return why times of the two environments cannot be compared; empty if they can."""
     blockers = []
     for name, ours, theirs in _fields(base, other):
         meaning = _DECISIVE.get(name.rpartition(".")[2])
         if meaning is None:
             continue
         if ours is None or theirs is None:
-            # A GPU that names no power limit names none in either; a driver there always is.
+            # A power limit may be missing in both environments; a driver is always there.
             if ours is not theirs or name == "driver":
                 blockers.append(f"{meaning} was not recorded")
         elif ours != theirs:
@@ -125,7 +125,7 @@ def _environment(base: Environment, other: Environment) -> tuple[EnvironmentDiff
 
 
 def _fields(base: Environment, other: Environment) -> list[tuple[str, Any, Any]]:
-    """(field, in the baseline, in the other), with None where it is not known."""
+    """Yield (field, value in the baseline, value in the other), with None for unknown values."""
     ours, theirs = _flat(base), _flat(other)
     return [(name, ours.get(name), theirs.get(name)) for name in {**ours, **theirs}]
 
@@ -163,7 +163,7 @@ def _short_hash(text: str) -> str:
 
 
 def _hidden_changes(base: Snapshot, other: Snapshot, stored: Sequence[str]) -> list[str]:
-    """Variants whose source hash changed though their text is not stored in both sessions."""
+    """Return variants whose source hash changed but whose text is not stored in both sessions."""
     ours, theirs = _hashes(base), _hashes(other)
     return [
         f"The source of {variant} differs, and its text is not stored in both sessions."
@@ -174,7 +174,7 @@ def _hidden_changes(base: Snapshot, other: Snapshot, stored: Sequence[str]) -> l
 
 
 def _hashes(session: Snapshot) -> dict[str, set[str]]:
-    """The source hashes of each variant."""
+    """Return the source hashes of each variant."""
     hashes: dict[str, set[str]] = {}
     for e in session.evaluations:
         if e.source_sha256:
@@ -182,7 +182,7 @@ def _hashes(session: Snapshot) -> dict[str, set[str]]:
     return hashes
 
 
-# What a comparison sets side by side of two kernels: figures before, after, and the change.
+# Figures of two kernels: before, after, and change.
 
 ORIGINS: tuple[Origin, ...] = ("predicted", "recorded", "measured")
 # Name → field of `CodeCounts`.
@@ -193,7 +193,7 @@ COUNTED = {
     "local sectors": "local_sectors",
     "code, bytes": "code_bytes",
 }
-# The figures of `changes`, in the order in which a person reads them.
+# The figures of `changes`, in display order.
 FIGURES = (
     "status",
     "max |error|",
@@ -212,7 +212,7 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class TimeFigure:
-    """One time with its interval, µs; of a single figure the interval has no width."""
+    """A time with its interval, µs; without an interval, both ends are the time."""
 
     median_us: float
     low_us: float
@@ -266,7 +266,8 @@ class Change:
 
 
 def kernel_figures(evaluation: Evaluation, times: Iterable[Latency]) -> KernelFigures:
-    """The figures of an evaluation; `times` are all that its session has of it, oldest first."""
+    """Return the figures of an evaluation; `times` are all its times in the session, oldest
+    first."""
     main, c = evaluation.main_pass, evaluation.correctness
     r, o = (main.resources, main.occupancy) if main else (None, None)
     return KernelFigures(
@@ -287,7 +288,7 @@ def kernel_figures(evaluation: Evaluation, times: Iterable[Latency]) -> KernelFi
 
 
 def changes(before: KernelFigures, after: KernelFigures) -> tuple[Change, ...]:
-    """Every figure that one of the two has, in the order of `FIGURES`."""
+    """Return every figure that one of the two has, in the order of `FIGURES`."""
     rows = [
         Change("status", before.status, after.status, _if_unequal(before.status, after.status)),
         _number("max |error|", before.max_abs_err, after.max_abs_err, lambda x: f"{x:.3g}"),

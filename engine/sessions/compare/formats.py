@@ -1,4 +1,4 @@
-"""A comparison as tables, as a JSON object, as Markdown and as CSV."""
+"""A comparison as tables, JSON, Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from engine.sessions.compare.differences import (
 from engine.sessions.compare.pairing import Entry, Winner, config_label
 from engine.versions.verdict_rules import default_threshold
 
-_FEW = 3  # rows that have a table of their own
+_FEW = 3  # up to this many rows get their own table
 
 
 def _same(*names: str) -> dict[str, Callable[[Any], Any]]:
-    """Columns that are attributes of their own name."""
+    """Return columns whose names are attributes."""
     return {name: attrgetter(name) for name in names}
 
 
 def _figures(side: str) -> dict[str, Callable[[ComparedRow], Any]]:
-    """What a row has twice: of the kernel `before`, and of the one `after`."""
+    """Return the columns of one side: the kernel `before` or `after`."""
 
     def time_us(origin: Origin) -> Callable[[ComparedRow], Any]:
         return lambda row: getattr(row, side).time_us(origin)
@@ -80,25 +80,26 @@ _UNMATCHED_COLUMNS: dict[str, Callable[[Unmatched], Any]] = {
 
 
 def rows_frame(comparison: SessionComparison) -> pd.DataFrame:
-    """One row per compared evaluation, regressions first; columns as in `_ROW_COLUMNS`."""
+    """Return one row per compared evaluation, regressions first; columns as in `_ROW_COLUMNS`."""
     return _frame(comparison.rows, _ROW_COLUMNS)
 
 
 def winners_frame(comparison: SessionComparison) -> pd.DataFrame:
-    """The winner map: one row per problem and device; columns as in `_WINNER_COLUMNS`.
+    """Return the winner map: one row per problem and device; columns as in `_WINNER_COLUMNS`.
 
-    `tied` names the variants that cannot be told from the winner.
+    `tied` names the variants that cannot be distinguished from the winner.
     """
     return _frame(comparison.winners, _WINNER_COLUMNS)
 
 
 def unmatched_frame(comparison: SessionComparison) -> pd.DataFrame:
-    """`session, missing_in, variant, config, problem`: what only one session evaluated."""
+    """Return `session, missing_in, variant, config, problem` of evaluations without a
+    counterpart."""
     return _frame(comparison.unmatched, _UNMATCHED_COLUMNS)
 
 
 def differences_frame(comparison: SessionComparison) -> pd.DataFrame:
-    """`session, field, baseline, other, decisive`: what differs in the environments."""
+    """Return `session, field, baseline, other, decisive` of differences in the environments."""
     rows = [
         (d.session, e.field, _known(e.baseline), _known(e.other), e.decisive)
         for d in comparison.differences
@@ -108,8 +109,8 @@ def differences_frame(comparison: SessionComparison) -> pd.DataFrame:
 
 
 def comparison_tables(comparison: SessionComparison) -> list[Table]:
-    """What got worse first, the kernels side by side, winners, what had no counterpart; no empty
-    ones. A few rows have a table of their own, figure by figure."""
+    """Return the non-empty tables: regressions, kernels side by side, winners, evaluations
+    without a counterpart. If there are only a few rows, each gets its own table of figures."""
     rows = comparison.rows
     few = len(rows) <= _FEW
     tables = [
@@ -130,17 +131,17 @@ def comparison_tables(comparison: SessionComparison) -> list[Table]:
 
 
 def findings_table(comparison: SessionComparison) -> Table:
-    """Everything that got worse, failures first."""
+    """Return all regressions, failures first."""
     return Table.of("What got worse", (_finding_record(*pair) for pair in comparison.findings))
 
 
 def winners_table(comparison: SessionComparison) -> Table:
-    """The fastest kernel of every problem and GPU, with the runner-up and SDPA."""
+    """Return the fastest kernel of every problem and GPU, with the runner-up and SDPA."""
     return Table.of("Fastest kernel", map(_winner_record, comparison.winners))
 
 
 def changes_table(row: ComparedRow) -> Table:
-    """Every figure of one row: before, after, change."""
+    """Return every figure of one row: before, after, change."""
     return Table(
         f"{row.problem.label()} on {row.device}",
         ("figure", f"before: {before_label(row)}", f"after: {after_label(row)}", "change"),
@@ -152,12 +153,12 @@ def changes_table(row: ComparedRow) -> Table:
 
 
 def before_label(row: ComparedRow) -> str:
-    """`v01 block_n=64`; of one variant's two configs, the tunables that differ."""
+    """Return `v01 block_n=64`; for two configs of one variant, the tunables that differ."""
     return _kernel(row.baseline_variant, _own(row, row.baseline_config, row.config))
 
 
 def after_label(row: ComparedRow) -> str:
-    """The same of the kernel that is compared."""
+    """Return the same label of the kernel after."""
     return _kernel(row.variant, _own(row, row.config, row.baseline_config))
 
 
@@ -170,7 +171,7 @@ def _own(
 
 
 def environment_table(differences: Differences) -> Table:
-    """What differs in the environments of the baseline and one session."""
+    """Return differences of the environments of the baseline and one session."""
     return Table.of(
         "Environment",
         (
@@ -186,7 +187,7 @@ def environment_table(differences: Differences) -> Table:
 
 
 def to_dict(comparison: SessionComparison) -> dict[str, Any]:
-    """The JSON object of `compare --json`; differences first."""
+    """Return the JSON object of `compare --json`."""
     return {
         "baseline": comparison.baseline,
         "sessions": list(comparison.sessions),
@@ -209,12 +210,12 @@ def to_dict(comparison: SessionComparison) -> dict[str, Any]:
 
 
 def to_csv(comparison: SessionComparison) -> str:
-    """The rows as CSV that no spreadsheet executes anything of."""
+    """Return the rows as CSV in which spreadsheets find no formulas to execute."""
     return csv_text(rows_frame(comparison))
 
 
 def to_markdown(comparison: SessionComparison) -> str:
-    """Differences first, then `comparison_tables`."""
+    """Return the differences, then `comparison_tables`, as Markdown."""
     from engine.sessions.report import render_markdown
 
     return render_markdown(
@@ -231,7 +232,7 @@ def _frame(nouns: Iterable[Any], columns: dict[str, Callable[[Any], Any]]) -> pd
 
 
 def _verdict_dicts(row: ComparedRow) -> Iterable[dict[str, Any]]:
-    """In the form of the gate's: that on the row, then those on its code."""
+    """Return the verdicts in the gate's format: on the row, then on its code."""
     whole = (_verdict(row) or "NOT JUDGED", row.reason, row.regressed)
     of_code = [(str(f.verdict), f.what, f.is_regression) for f in row.code]
     for verdict, what, regression in (whole, *(x for x in of_code if x[0] != whole[0])):
@@ -257,7 +258,7 @@ def _row_dict(row: ComparedRow) -> dict[str, Any]:
 
 
 def _with_problem(noun: ComparedRow | Unmatched | Winner) -> dict[str, Any]:
-    """The fields, with the problem as snapshots write it."""
+    """Return the fields, with the problem as in snapshots."""
     return asdict(noun) | {"problem": encode(noun.problem)}
 
 
@@ -286,8 +287,8 @@ def _row_record(row: ComparedRow) -> dict[str, object]:
 
 
 def figure_records(rows: Sequence[ComparedRow]) -> list[dict[str, object]]:
-    """Every figure as `before → after` under its name, a record per row; figures that none of the
-    rows has are left out."""
+    """Return a record per row with figures as `before → after`; figures that no row has are left
+    out."""
     figures = [{c.figure: c for c in changes(row.before, row.after)} for row in rows]
     names = [name for name in FIGURES if any(name in known for known in figures)]
     return [
@@ -302,7 +303,7 @@ def figure_records(rows: Sequence[ComparedRow]) -> list[dict[str, object]]:
 
 
 def arrow(change: Change) -> str:
-    """`64 → 71 (+7)`, or the one value where both are equal."""
+    """Return `64 → 71 (+7)`, or one value if both are equal."""
     if change.before == change.after:
         return change.before
     text = f"{change.before or '–'} → {change.after or '–'}"
@@ -335,7 +336,7 @@ def _against_sdpa(w: Winner) -> str | None:
 
 
 def _rival(winner: Winner, entry: Entry) -> str:
-    """The variant, or the config where it is the winner's variant."""
+    """Return the variant's name, or the config if it is the winner's variant."""
     if entry.variant != winner.best.variant:
         return entry.variant
     return _kernel(entry.variant, entry.config)
@@ -354,8 +355,8 @@ def _verdict(row: ComparedRow) -> str | None:
 
 
 def change_of(row: ComparedRow) -> str | None:
-    """The speed-up with its interval; of a predicted and a taken time that there is none, and of
-    two simulated ones where they are too near for a verdict."""
+    """Return the speed-up with its interval, or why there is none: the times are not comparable,
+    or two simulated times are too close for a verdict."""
     both = row.baseline_us is not None and row.time_us is not None
     if both and not are_comparable(row.baseline_origin, row.origin):
         return not_comparable(row.baseline_origin, row.origin)
@@ -367,7 +368,7 @@ def change_of(row: ComparedRow) -> str | None:
 
 
 def _change(speedup: float | None, low: float | None, high: float | None) -> str | None:
-    """`1.31× faster (1.28 to 1.33)`; the interval is that of time before / time after."""
+    """Return `1.31× faster (1.28 to 1.33)`, with the interval of time before / time after."""
     if speedup is None:
         return None
     words = format_speedup(speedup)

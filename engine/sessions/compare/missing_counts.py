@@ -1,6 +1,6 @@
-"""Machine code of evaluations that hold no counts, counted from the sources in their snapshots.
+"""Count the machine code of evaluations without counts, from sources in their snapshots.
 
-Sources are compiled in processes with limits, and nothing of them is executed.
+Sources are compiled in processes with limits and are not executed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Uncounted:
 def uncounted(
     comparison: SessionComparison, sessions: Mapping[str, Snapshot]
 ) -> tuple[Uncounted, ...]:
-    """What stands in rows of one GPU, lacks counts, and has its source in its snapshot."""
+    """Return evaluations in rows of one GPU without counts whose source is in the snapshot."""
     asked = {
         side
         for row in comparison.rows
@@ -62,7 +62,7 @@ def uncounted(
 def count_sources(
     missing: Sequence[Uncounted], sessions: Mapping[str, Snapshot]
 ) -> dict[tuple[str, int], CodeCounts | str]:
-    """(session, index) → counts, or a sentence that says why there are none."""
+    """Return (session, index) → counts, or a sentence why there are none."""
     found: dict[tuple[str, int], CodeCounts | str] = {}
     tasks: list[tuple[Uncounted, Path]] = []
     with TemporaryDirectory(prefix="attune-compare-") as folder:
@@ -86,7 +86,7 @@ def count_sources(
 def with_counts(
     sessions: Mapping[str, Snapshot], found: Mapping[tuple[str, int], CodeCounts | str]
 ) -> dict[str, Snapshot]:
-    """The sessions, evaluations having what was found of them."""
+    """Return the sessions with the found counts added to their evaluations."""
     together: dict[str, Snapshot] = {}
     for name, snapshot in sessions.items():
         evaluations = list(snapshot.evaluations)

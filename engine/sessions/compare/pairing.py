@@ -21,9 +21,9 @@ from engine.measure.statistics import (
 from engine.sessions.compare.differences import environment_blockers
 from engine.sessions.snapshot import Environment
 
-# The evaluations of a session: which question each answers, and in what time.
+# Questions (variant, config, problem) of evaluations, and their times.
 
-# (variant, config, problem): what makes two evaluations the same question.
+# (variant, config, problem): equal for evaluations of the same question.
 Key: TypeAlias = tuple[str, tuple[tuple[str, int], ...], Problem]
 
 DEVICE_WARM = "device_warm"
@@ -31,17 +31,17 @@ _NOT_OURS = "recorded elsewhere: how it was timed is not known here"
 
 
 def config_label(config: Mapping[str, int]) -> str:
-    """`block_n=64, num_splits=4`; `default` where a variant has no tunables."""
+    """Return `block_n=64, num_splits=4`; `default` for a variant without tunables."""
     return ", ".join(f"{name}={value}" for name, value in sorted(config.items())) or "default"
 
 
 def key_of(evaluation: Evaluation) -> Key:
-    """What is compared: variant, config and problem of an evaluation."""
+    """Return the question of an evaluation: variant, config and problem."""
     return evaluation.variant, tuple(sorted(evaluation.config.items())), evaluation.problem
 
 
 def newest_by_question(evaluations: Iterable[Evaluation]) -> dict[Key, dict[str, Evaluation]]:
-    """The newest evaluation of each question by device."""
+    """Return the newest evaluation of each question by device."""
     newest: dict[Key, dict[str, Evaluation]] = {}
     for e in sorted(evaluations, key=lambda e: e.when):
         newest.setdefault(key_of(e), {})[e.device] = e
@@ -49,28 +49,28 @@ def newest_by_question(evaluations: Iterable[Evaluation]) -> dict[Key, dict[str,
 
 
 def latency_of_kind(evaluation: Evaluation, kind: str) -> Latency | None:
-    """The evaluation's latency of one kind; None where there is none."""
+    """Return the evaluation's latency of one kind, or None."""
     latencies = (evaluation.latency, *evaluation.other_latencies)
     return next((x for x in latencies if x is not None and x.kind == kind), None)
 
 
 def was_checked(evaluation: Evaluation) -> bool:
-    """Whether the result was checked where it was timed; imported figures were not."""
+    """True if the output of the timed kernel was checked, which it is not for imports."""
     return evaluation.status is Status.PASSED
 
 
 def may_be_compared(evaluation: Evaluation, latency: Latency | None) -> bool:
-    """True for the time of a kernel that passed, or of one recorded elsewhere."""
+    """True for the time of a kernel that passed or was recorded elsewhere."""
     return was_checked(evaluation) or (
         evaluation.status is Status.SKIPPED and latency is not None and latency.origin == "recorded"
     )
 
 
 def interval_of(latency: Latency) -> tuple[MedianInterval | None, int]:
-    """The median with its 95 % interval, and how many raw samples it comes from.
+    """Return the median with its 95 % interval, and the number of raw samples.
 
-    Without enough raw samples it is the stored interval, and the number is 0. A single figure has
-    no interval: None.
+    Without enough raw samples, return the stored interval and 0; None for a time without an
+    interval.
     """
     samples = latency.samples_us
     if len(samples) >= MIN_SAMPLES:
@@ -80,14 +80,14 @@ def interval_of(latency: Latency) -> tuple[MedianInterval | None, int]:
     return MedianInterval(latency.median_us, latency.low_us, latency.high_us), 0
 
 
-# Which variant is the fastest for each problem, and which cannot be told from it.
+# The fastest variant of each problem, and those that cannot be distinguished from it.
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One variant's best time for a problem.
+    """The best time of a variant on a problem.
 
-    `variant` is a reference's name where another kernel's time was recorded, as an import's is.
+    `variant` is a reference's name if another kernel was timed, as for imports.
     """
 
     variant: str
@@ -95,29 +95,29 @@ class Entry:
     session: str
     origin: str
     median_us: float
-    interval: MedianInterval | None  # None for a single figure
+    interval: MedianInterval | None  # None: no interval is known
     samples: int
     sdpa_name: str  # the fastest SDPA backend timed beside it
     sdpa_us: float | None
     sdpa_origin: str = ""
-    sdpa_session: str = ""  # that holds it
-    is_sdpa_checked: bool = False  # timed beside a kernel that was checked: not imported
+    sdpa_session: str = ""  # the session of that time
+    is_sdpa_checked: bool = False  # timed beside a checked kernel, so not imported
     is_reference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The fastest kernel for one problem on one GPU, and the next one.
+    """The fastest kernel for a problem on a GPU, and the runner-up.
 
-    `runner_up` is the next variant, or another config where one variant alone was timed; None where
-    there is one kernel. `speedup` is its time over the winner's. `tied` lists those of which it
-    cannot be said that they are slower. `caveat` says why the ranking is no verdict; empty where
-    all were timed under the same conditions.
+    `runner_up` is the next variant, or another config if only one variant was timed; None if there
+    is only one kernel. `speedup` is its time divided by the winner's. `tied` lists kernels that are
+    not significantly slower. `caveat` says why the ranking is no verdict; empty if all were timed
+    under the same conditions.
     """
 
     problem: Problem
     device: str
-    sessions: tuple[str, ...]  # whose times were compared
+    sessions: tuple[str, ...]  # sessions of the compared times
     best: Entry
     tied: tuple[Entry, ...]
     runner_up: Entry | None
@@ -125,7 +125,7 @@ class Winner:
     speedup_low: float | None
     speedup_high: float | None
     caveat: str
-    # SDPA's time over the winner's; None where they were not timed alike.
+    # SDPA's time divided by the winner's; None if they were timed differently.
     speedup_over_sdpa: float | None
 
 
@@ -135,11 +135,11 @@ def winners(
     kind: str,
     titles: Mapping[str, str],
 ) -> tuple[Winner, ...]:
-    """The winner map of some sessions, in the order in which the problems first appear.
+    """Return the winners of some sessions, in the order in which the problems first appear.
 
-    Only times that were really taken count, of kernels that passed or were recorded elsewhere. A
-    problem has one winner on a GPU: times of different drivers or clocks are ranked, and it is said
-    that they are. `titles` are those of the sessions, after which another kernel's time is named.
+    Only measured and recorded times count, of kernels that passed or were recorded elsewhere. A
+    problem has one winner per GPU: times of different drivers or clocks are ranked, with a caveat.
+    `titles` are the sessions' titles, used in names of references.
     """
     entries: dict[tuple[Problem, str], list[Entry]] = {}
     sdpa: dict[tuple[Problem, str], list[_Sdpa]] = {}
@@ -147,7 +147,7 @@ def winners(
         for e in session:
             sdpa.setdefault((e.problem, e.device), []).extend(_sdpa(name, e, kind))
         title = titles.get(name, name)
-        kernels: dict[str, list[Evaluation]] = {}  # two series of one variant are two kernels
+        kernels: dict[str, list[Evaluation]] = {}  # two series of a variant are two kernels
         for e in session:
             kernels.setdefault(kernel_name(e, title), []).append(e)
         newest = (newest_by_question(each).values() for each in kernels.values())
@@ -161,7 +161,7 @@ def winners(
 
 
 class _Sdpa(NamedTuple):
-    """A time of one of PyTorch's backends."""
+    """A time of a PyTorch backend."""
 
     time_us: float
     name: str
@@ -181,7 +181,7 @@ class _Sdpa(NamedTuple):
 
 
 def _sdpa(session: str, e: Evaluation, kind: str) -> list[_Sdpa]:
-    """The baselines' times of this kind."""
+    """Return the baselines' times of this kind."""
     return [
         _Sdpa(latency.median_us, b.name, latency.origin, session, was_checked(e))
         for b in e.baselines
@@ -191,7 +191,8 @@ def _sdpa(session: str, e: Evaluation, kind: str) -> list[_Sdpa]:
 
 
 def _beside(entries: list[Entry], sdpa: list[_Sdpa]) -> list[Entry]:
-    """Entries that were timed without SDPA take the fastest one known for the problem and GPU."""
+    """Fill in the fastest known SDPA time of problem and GPU for entries that were timed without
+    SDPA."""
     if not sdpa:
         return entries
     return [e if e.sdpa_us is not None else min(sdpa).beside(e) for e in entries]
@@ -255,7 +256,7 @@ def _winner(
 
 
 def _over_sdpa(best: Entry, environments: Mapping[str, Environment]) -> float | None:
-    """None where it is not known how both were timed, or it was in different conditions."""
+    """Return the ratio to SDPA; None if the methods are not known or conditions differ."""
     if best.sdpa_us is None or best.is_reference or not best.is_sdpa_checked:
         return None
     if best.session != best.sdpa_session and environment_blockers(
@@ -266,14 +267,14 @@ def _over_sdpa(best: Entry, environments: Mapping[str, Environment]) -> float | 
 
 
 def _conditions(a: Entry, b: Entry, environments: Mapping[str, Environment]) -> list[str]:
-    """Why the times of two entries cannot be judged against each other."""
+    """Return why the times of two entries cannot be compared."""
     if a.session == b.session:
         return []
     return environment_blockers(environments[a.session], environments[b.session])
 
 
 def _ratio(best: Entry, other: Entry) -> tuple[float, float | None, float | None]:
-    """Times above 1, with the 95 % interval where both times have one."""
+    """Return the ratio of two times, above 1, with its 95 % interval if both have one."""
     if best.interval is None or other.interval is None:
         return other.median_us / best.median_us, None, None
     compared = interval_verdict(best.interval, other.interval)
@@ -281,17 +282,16 @@ def _ratio(best: Entry, other: Entry) -> tuple[float, float | None, float | None
 
 
 def _is_slower(best: Entry, other: Entry, environments: Mapping[str, Environment]) -> bool:
-    """Whether it can be said that `other` is slower."""
+    """True if `other` is significantly slower."""
     if best.interval is None or other.interval is None or _conditions(best, other, environments):
-        # Single figures: only a difference larger than the run-to-run difference of identical
-        # kernels counts.
+        # Without intervals, only a difference larger than run-to-run noise counts.
         return other.median_us / best.median_us > 1 + RUN_TO_RUN_FLOOR
     samples = min(best.samples, other.samples)
     compared = interval_verdict(best.interval, other.interval, samples=samples)
     return compared.verdict is Verdict.SLOWER
 
 
-# "auto": the same variant and config where both sessions have it, else the best of each.
+# "auto": the same variant and config if both sessions have it, else the best of each.
 Pairing: TypeAlias = Literal["auto", "same", "best"]
 # (problem, device) → the newest evaluation of every variant and config.
 ByProblem: TypeAlias = Mapping[Problem, Mapping[str, Sequence[Evaluation]]]
@@ -301,9 +301,9 @@ _PICK = "A kernel is picked as VARIANT or VARIANT,NAME=VALUE, with 2: before it 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """One side of a pair: a variant, some of its tunables, and the session; what is empty is any.
+    """One side of a pair: a variant, some of its tunables, and the session; empty fields match all.
 
-    Of several evaluations that fit, the fastest stands for it.
+    If several evaluations match, the fastest is used.
     """
 
     variant: str
@@ -317,13 +317,13 @@ class Pick:
 
     @property
     def label(self) -> str:
-        """`v05 (num_splits=4)`."""
+        """Return `v05 (num_splits=4)`."""
         return f"{self.variant} ({config_label(self.config)})" if self.config else self.variant
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two evaluations of one problem, with the sessions that hold them."""
+    """Two evaluations of one problem, with their sessions."""
 
     before_session: str
     after_session: str
@@ -332,7 +332,7 @@ class Pair:
 
 
 def parse_pick(text: str, sessions: Sequence[str]) -> Pick:
-    """`v05`, `v05,num_splits=4` or `2:v05`: the number is that of the session, from 1.
+    """Parse `v05`, `v05,num_splits=4` or `2:v05`; 2 is the number of the session, from 1.
 
     Raises:
         InvalidProblem: it is not of that form.
@@ -361,8 +361,7 @@ def parse_pick(text: str, sessions: Sequence[str]) -> Pick:
 
 
 def newest_that_share(asked: Mapping[str, Collection[tuple[str, str]]]) -> list[str]:
-    """The newest session that has a problem in common with another, and the newest of those; the
-    two newest where none have.
+    """Return the newest two sessions that share a problem; if none do, the two newest.
 
     Args:
         asked: session → (problem, GPU) of its kernels, the newest session first.
@@ -383,14 +382,14 @@ def pairs_between(
     pairing: Pairing,
     kind: str,
 ) -> list[Pair]:
-    """The evaluations of two sessions that stand against each other."""
+    """Return the pairs of evaluations of two sessions."""
     before, after = newest_by_question(ours), newest_by_question(theirs)
     pairs = []
     if pairing != "best":
         for key, by_device in after.items():
             for device, e in by_device.items():
                 if key in before:
-                    # On the same device if there is such a one, else on whichever came last.
+                    # On the same device if possible, else on the last evaluated.
                     known = before[key].get(device) or list(before[key].values())[-1]
                     pairs.append(Pair(pinned, other, known, e))
     if pairing == "same":
@@ -414,13 +413,13 @@ def picked_pairs(
     after: Pick,
     kind: str,
 ) -> list[Pair]:
-    """Two picked kernels against each other on every problem that both have.
+    """Pair two picked kernels on every problem that both have.
 
-    Where a pick names no session, `before` is looked for in the pinned one first and `after` in the
-    others first.
+    If a pick names no session, `before` is searched in the baseline first and `after` in the others
+    first.
 
     Raises:
-        UnknownName: a pick fits nothing in any session.
+        UnknownName: a pick matches nothing in any session.
     """
     others = [name for name in evaluations if name != pinned]
     first = _found(evaluations, before, [pinned, *others], kind)
@@ -438,7 +437,7 @@ def picked_pairs(
 def _found(
     evaluations: Mapping[str, Sequence[Evaluation]], pick: Pick, order: Sequence[str], kind: str
 ) -> dict[Problem, dict[str, tuple[str, Evaluation]]]:
-    """Problem → device → the session that has the pick first in `order`, and its best one."""
+    """Return problem → device → (first session in `order` with the pick, its best evaluation)."""
     picked: dict[Problem, dict[str, tuple[str, Evaluation]]] = {}
     for session in [pick.session] if pick.session else order:
         newest = newest_by_question(e for e in evaluations[session] if pick.fits(e))
@@ -463,13 +462,14 @@ def _by_problem(newest: Mapping[Key, Mapping[str, Evaluation]]) -> ByProblem:
     grouped: dict[Problem, dict[str, list[Evaluation]]] = {}
     for by_device in newest.values():
         for device, e in by_device.items():
-            if e.latency is not None or e.variant != "sdpa":  # baselines alone are no kernel
+            # Evaluations with only baselines are not kernels.
+            if e.latency is not None or e.variant != "sdpa":
                 grouped.setdefault(e.problem, {}).setdefault(device, []).append(e)
     return grouped
 
 
 def _best(candidates: Sequence[Evaluation], kind: str) -> Evaluation:
-    """The fastest that may be compared; a time that was taken comes before a prediction."""
+    """Return the fastest comparable evaluation; known times come before predictions."""
 
     def rank(e: Evaluation) -> tuple[bool, int, float]:
         latency = latency_of_kind(e, kind)

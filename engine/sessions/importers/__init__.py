@@ -1,4 +1,4 @@
-"""Measurements that other tools made, as recorded sessions."""
+"""Import measurements of other tools as recorded sessions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ __all__ = ["ImportOptions", "import_measurements"]
 def import_measurements(
     data: bytes, *, name: str, options: ImportOptions | None = None
 ) -> Snapshot:
-    """A recorded session from a file of another tool; which one is seen from its content.
+    """Return a recorded session from a file of another tool, whose format is detected from its
+    content.
 
-    Takes CSV and JSON tables, Kernel Tuner caches, NVBench results and Nsight Compute exports,
-    gzipped or not, and the journals that a machine without a screen writes.
+    Supports CSV and JSON tables, Kernel Tuner caches, NVBench results and Nsight Compute exports,
+    gzipped or not, and journals of Attune's command line.
 
     Raises:
         SnapshotError: one sentence with the file, the row or entry, and the column.

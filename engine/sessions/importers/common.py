@@ -1,7 +1,7 @@
-"""What the importers share: what a person adds to a file, sizes, times, and recorded latencies.
+"""Common parts of the importers: options, sizes, times and recorded latencies.
 
 An imported figure is *recorded*: Attune neither ran nor checked the kernel, and every evaluation
-says so. What a file has beyond the schema is kept in the evaluation's notes.
+says so. Values without a field in the schema are stored in the evaluation's notes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ MAX_NOTES_PER_EVALUATION = 64
 
 _US_PER = {"s": Decimal(10**6), "ms": Decimal(1000), "us": Decimal(1), "ns": Decimal("0.001")}
 
-# How people name the sizes of an attention call, in any case and with or without underscores.
+# Names of the sizes of an attention call, in any case and with or without underscores.
 _SIZE_NAMES = {
     "batch": {"b", "bs", "batch", "batchsize", "nbatch"},
     "num_heads": {"h", "heads", "numheads", "nheads", "nhead"},
     "seqlen": {"s", "seqlen", "seqlength", "sequencelength", "seqlenq"},
     "head_dim": {"d", "headdim", "dhead", "headsize"},
 }
-# Given only where K and V have other sizes than Q.
+# Only given if K and V have other sizes than Q.
 _KV_SIZE_NAMES = {
     "seqlen_kv": {"kv", "skv", "kvlen", "seqlenkv", "seqlenk", "numkeys"},
     "num_heads_kv": {"hkv", "hk", "headskv", "kvheads", "numheadskv", "numkvheads", "nheadskv"}
@@ -61,7 +61,7 @@ _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What the person who imports knows and the file may not say. A file's own values win."""
+    """Values that the file may lack. Values in the file take precedence."""
 
     variant: str = ""
     device: str = ""
@@ -81,7 +81,7 @@ class ImportOptions:
     notes: str = ""
     provenance: str = ""
     environment: Mapping[str, Any] = field(default_factory=dict)
-    when: str = ""  # UTC, ISO 8601: when the import is said to have been made; empty: now
+    when: str = ""  # UTC, ISO 8601: date of the import; empty: now
     session_id: str = ""
 
 
@@ -97,7 +97,7 @@ class FileLocation:
 
 
 def field_kind(name: str) -> str | None:
-    """The field of a problem that a name means: `batch`, `num_heads`, `seqlen` …; else None."""
+    """Return the field of a problem with this name: `batch`, `num_heads`, `seqlen` …; else None."""
     key = re.sub(r"[^a-z]", "", name.lower())
     for kind, names in (_SIZE_NAMES | _KV_SIZE_NAMES).items():
         if key in names:
@@ -110,7 +110,7 @@ def field_kind(name: str) -> str | None:
 def problem_from(
     values: Mapping[str, Any], options: ImportOptions, location: FileLocation
 ) -> Problem:
-    """The problem of one entry: `values` by `field_kind`, completed by the options."""
+    """Return the problem of one entry: `values` by `field_kind`, completed by the options."""
     sizes: dict[str, Any] = {}
     for name in _SIZE_NAMES:
         value = values.get(name, getattr(options, name))
@@ -150,7 +150,8 @@ def whole_number(value: Any, location: FileLocation, name: str) -> int:
 
 
 def time_us(value: Any, unit: str, location: FileLocation, name: str) -> float:
-    """A time as µs; `unit` is s, ms, us or ns. Decimal arithmetic: 2.133 ms are 2133.0 µs."""
+    """Convert a time to µs; `unit` is s, ms, us or ns. Decimal arithmetic: 2.133 ms are 2133.0
+    µs."""
     number = decimal_number(value)
     us = float(number * _US_PER[unit]) if number is not None else 0.0
     if not (0 < us <= 1e15):
@@ -159,7 +160,7 @@ def time_us(value: Any, unit: str, location: FileLocation, name: str) -> float:
 
 
 def decimal_number(value: Any) -> Decimal | None:
-    """A finite number, or None for anything else."""
+    """Parse a finite number; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     text = str(value).strip()
@@ -178,7 +179,7 @@ def recorded(
     *,
     kind: LatencyKind = "device_warm",
 ) -> Latency:
-    """A recorded latency. One sample has no interval, and the reason says so."""
+    """Return a recorded latency. One sample has no interval, and the reason says so."""
     if len(samples_us) == 1:
         return Latency(
             origin="recorded",
@@ -205,7 +206,7 @@ def recorded_evaluation(
     status: Status = Status.SKIPPED,
     reason: str = NOT_CHECKED,
 ) -> Evaluation:
-    """An evaluation that was made elsewhere. SKIPPED: nothing was executed here."""
+    """Return an evaluation made elsewhere. Its status is SKIPPED: nothing was executed here."""
     return Evaluation(
         status=status,
         reason=reason,
@@ -222,7 +223,8 @@ def recorded_evaluation(
 
 
 def device_name(name: str) -> str:
-    """The table's name of a GPU where it is known ("NVIDIA L4" → "L4"), else the name given."""
+    """Return a GPU's name in the device table if known ("NVIDIA L4" → "L4"), else the given
+    name."""
     if not name.strip():
         return "unknown"
     try:
@@ -232,7 +234,7 @@ def device_name(name: str) -> str:
 
 
 def split_config(values: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
-    """Whole numbers under plain names are the config; the rest is kept as notes."""
+    """Split values into a config (whole numbers with plain names) and notes."""
     config, notes = {}, []
     for key, value in values.items():
         number = decimal_number(value)
@@ -248,7 +250,8 @@ def _is_int64(number: Decimal) -> bool:
 
 
 def check_count(count: int, name: str) -> None:
-    """SnapshotError when a file holds more measurements than a session; asked while reading."""
+    """Raise SnapshotError if a file has more measurements than a session can hold. Called while
+    reading."""
     if count > MAX_EVALUATIONS:
         raise SnapshotError(
             f"{file_label(name)} holds more than {MAX_EVALUATIONS:,} measurements, the most a "
@@ -258,12 +261,12 @@ def check_count(count: int, name: str) -> None:
 
 
 def note(name: str, value: Any) -> str:
-    """A value the schema has no place for, as a note."""
+    """Return a note for a value without a field in the schema."""
     return clean_line(f"{name}: {value}")
 
 
 def finite_number(value: Any) -> float | None:
-    """A JSON number or its text as a finite float; None for anything else."""
+    """Return a JSON number or its text as a finite float; None for anything else."""
     number = decimal_number(value)
     return float(number) if number is not None and math.isfinite(float(number)) else None
 
@@ -278,10 +281,10 @@ def recorded_session(
     gpu: str = "",
     log: str = "",
 ) -> Snapshot:
-    """The snapshot of an import. `kind` says what the file was, `gpu` which GPU it names.
+    """Return the snapshot of an import. `kind` is the kind of file, `gpu` the GPU that it names.
 
     Raises:
-        SnapshotError: there is nothing in it, or more than a snapshot holds.
+        SnapshotError: it is empty or has more than a snapshot can hold.
     """
     label = file_label(name)
     if not evaluations:

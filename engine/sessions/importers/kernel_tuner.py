@@ -1,7 +1,7 @@
 """Kernel Tuner's cache files (schema 1.0.0 to 1.1.0, and the older ones without a version).
 
-`cache` maps a config to its times in milliseconds, or to the name of an error. While a run goes on
-the file lacks its last two brackets; it is read as far as it goes.
+`cache` maps a config to its times in milliseconds, or to the name of an error. During a run, the
+file lacks its last two brackets, and is read up to its end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FAILURES = {
     "CompilationFailedConfig": (Status.COMPILE_ERROR, "Kernel Tuner: it did not compile."),
     "RuntimeFailedConfig": (Status.LAUNCH_ERROR, "Kernel Tuner: it failed when it was run."),
 }
-# Bookkeeping of the tuner, of no use beside the result.
+# Bookkeeping of the tuner, not needed here.
 _BOOKKEEPING = {"compile_time", "verification_time", "benchmark_time", "strategy_time"} | {
     "framework_time",
     "timestamp",
@@ -42,7 +42,7 @@ _BOOKKEEPING = {"compile_time", "verification_time", "benchmark_time", "strategy
 
 
 def is_cache(parsed: Any) -> bool:
-    """Whether this is the object of a cache file."""
+    """True if this is the object of a cache file."""
     return (
         isinstance(parsed, dict)
         and {"tune_params_keys", "kernel_name"} <= set(parsed)
@@ -51,7 +51,7 @@ def is_cache(parsed: Any) -> bool:
 
 
 def parse(text: str, *, name: str) -> Any:
-    """The JSON of a file, with the brackets that a run under way has not written yet."""
+    """Parse the JSON of a file, with the brackets that an unfinished run has not written yet."""
     try:
         return parse_json(text.encode(), name=name)
     except SnapshotError:
@@ -61,7 +61,7 @@ def parse(text: str, *, name: str) -> Any:
 
 
 def from_cache(parsed: Any, options: ImportOptions, *, name: str) -> Snapshot:
-    """A session from a cache object (`is_cache`).
+    """Return a session from a cache object (`is_cache`).
 
     The problem's sizes come from tuned parameters or the options.
 
@@ -130,7 +130,7 @@ def _evaluation(
 
 
 def _when(stamp: Any) -> str:
-    """The entry's time as the schema writes it; empty when it cannot be read."""
+    """Return the entry's date in the schema's format; empty if it cannot be parsed."""
     try:
         when = datetime.fromisoformat(str(stamp))
     except ValueError:

@@ -1,9 +1,9 @@
 """A table of measurements: CSV, or a JSON list of flat objects. One row is one measured time.
 
-Sizes may be called as people call them (B, batch, num_heads, S, seqlen …). Times carry their unit
-in the column's name: `kernel_ms`, `median_us`. `sdpa_ms`, `flash_us` … are baselines of the row's
-problem; with a column `backend`, every row's `device_us` (and `eager_us`, end to end) is the time
-of that PyTorch backend. Columns not known here are kept as notes.
+Sizes may have their common names (B, batch, num_heads, S, seqlen …). Columns of times end with the
+unit: `kernel_ms`, `median_us`. `sdpa_ms`, `flash_us` … are baselines of the row's problem; with a
+column `backend`, every row's `device_us` (and `eager_us`, end to end) is the time of that PyTorch
+backend. Columns not known here are kept as notes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from engine.sessions.importers.common import (
 )
 from engine.sessions.snapshot import Snapshot
 
-SDPA = "sdpa"  # the variant of rows that time PyTorch's attention only
+SDPA = "sdpa"  # the variant of rows with only PyTorch's attention
 
 _TIME = re.compile(r"(?P<what>[a-z0-9_]+?)_(?P<unit>s|ms|us|ns)")
 _KERNEL_TIMES = {"kernel", "latency", "median", "time", "device", "gpu", "duration"}
@@ -47,7 +47,8 @@ Row = tuple[FileLocation, Mapping[str, Any]]
 
 
 def from_csv(text: str, options: ImportOptions, *, name: str) -> Snapshot:
-    """A session from a CSV file's text; lines that start with # before the header become its notes.
+    """Return a session from a CSV file's text; lines before the header that start with # become
+    notes.
 
     Raises:
         SnapshotError: a wrong value is named by line and column.
@@ -59,12 +60,12 @@ def from_csv(text: str, options: ImportOptions, *, name: str) -> Snapshot:
 
 
 def is_rows(parsed: Any) -> bool:
-    """Whether this JSON value can be a table."""
+    """True if this JSON value can be a table."""
     return isinstance(parsed, list)
 
 
 def from_rows(parsed: Any, options: ImportOptions, *, name: str) -> Snapshot:
-    """A session from a JSON list of flat objects, one per row."""
+    """Return a session from a JSON list of flat objects, one per row."""
     rows = []
     for index, row in enumerate(parsed):
         check_count(index + 1, name)
@@ -92,7 +93,7 @@ def _csv_rows(text: str, name: str) -> Iterator[Row]:
 
 @dataclass
 class _Parsed:
-    """One row, sorted into what its columns mean."""
+    """One row, by the meaning of its columns."""
 
     problem: dict[str, Any]
     names: dict[str, str]
@@ -106,7 +107,7 @@ class _Parsed:
 
 @dataclass
 class _Timings:
-    """The rows of one problem and device that time PyTorch's backends."""
+    """Rows of one problem and device with times of PyTorch's backends."""
 
     problem: Problem
     device: str
@@ -200,7 +201,7 @@ def _parse(row: Mapping[str, Any], location: FileLocation) -> _Parsed:
 
 
 def _take_time(parsed: _Parsed, what: str, unit: str, value: Any, location: FileLocation) -> bool:
-    """Put a time where it belongs; False when its column is not a known one."""
+    """Store a time in its field; return False if the column is unknown."""
     if what not in _KERNEL_TIMES | _END_TO_END | _BASELINES:
         return False
     us = time_us(value, unit, location, f"column {what}_{unit}")

@@ -1,4 +1,4 @@
-"""Nsight Compute's CSV, details and raw page; its counters beside what Attune estimates.
+"""Import Nsight Compute's CSV, details and raw page; compare its counters with Attune's estimates.
 
 Profiled durations are not benchmark times: ncu flushes caches and fixes the clocks unless told
 otherwise, and the reason of every latency says so.
@@ -35,12 +35,12 @@ from engine.sessions.importers.common import (
 )
 from engine.sessions.snapshot import Snapshot
 
-# Nsight Compute's counters of imported launches, beside what Attune estimates of them.
+# Nsight Compute's counters of imported launches, beside Attune's estimates.
 #
-# An import keeps each counter as a note of its evaluation (`name: value unit`); here they are read
-# again. Estimates are made for the recorded variant as it stands here, which may be another source.
+# An import stores each counter as a note of its evaluation (`name: value unit`), which is parsed
+# here. Estimates are for the present source of the recorded variant, which may be another source.
 
-# What `attune profile` asks for, and what people read in the details page.
+# Counters of `attune profile`, and of the details page.
 DURATION = "gpu__time_duration.sum"
 DRAM_READ, DRAM_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 L2_BYTES = "lts__t_bytes.sum"
@@ -71,7 +71,7 @@ _BYTES |= {"KB": 1e3, "MB": 1e6, "GB": 1e9, "B": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One figure as Nsight Compute gave it."""
+    """One figure of Nsight Compute."""
 
     value: float
     unit: str
@@ -83,7 +83,7 @@ class Counter:
 
 
 def counters_of(evaluation: Evaluation) -> Mapping[str, Counter]:
-    """The counters that an import kept; empty for an evaluation of any other origin."""
+    """Return the counters in an import's notes; empty for other evaluations."""
     latency = evaluation.latency
     if latency is None or not latency.reason.startswith("Nsight Compute"):
         return {}
@@ -100,7 +100,7 @@ def counters_of(evaluation: Evaluation) -> Mapping[str, Counter]:
 
 
 def counters_table(evaluations: Iterable[Evaluation], history: History) -> Table:
-    """Counted beside estimated, a row per figure; no rows where nothing was imported."""
+    """Return a row per figure, counted and estimated; no rows without imported counters."""
     records: list[dict[str, object]] = []
     for index, e in enumerate(evaluations):
         counters = counters_of(e)
@@ -192,7 +192,7 @@ _COMMA_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
 # A whole number of nanoseconds as ncu writes it in many European locales.
 _DOT_THOUSANDS = re.compile(r"\d{1,3}(\.\d{3})+")
 _LAUNCH = ("Kernel Name", "Block Size", "Grid Size")
-# Shown first in the notes: what a person tunes by.
+# The most important counters, listed first in the notes.
 _FIRST = (
     "Registers Per Thread",
     "Static Shared Memory Per Block",
@@ -212,16 +212,16 @@ class _Launch:
 
 
 def is_export(text: str) -> bool:
-    """Whether an ncu table begins somewhere in this text."""
+    """True if the text contains an ncu table."""
     return _header_at(text.splitlines()) is not None
 
 
 def from_export(text: str, options: ImportOptions, *, name: str) -> Snapshot:
-    """A session from an export's text. The problem comes from columns of the file (batch, S …)
-    where it has such, else from the options: ncu does not know it.
+    """Return a session from an export's text. The problem comes from columns of the file (batch, S
+    …) if there are any, else from the options, because ncu does not know it.
 
-    Launches of the same kernel, grid and block are samples of one evaluation. Where the options
-    name a variant of several passes and the launches are these, one evaluation takes them all.
+    Launches with the same kernel, grid and block are samples of one evaluation. If the options name
+    a variant with several passes and the launches are its passes, one evaluation contains them all.
 
     Raises:
         SnapshotError: no ncu table, or a duration that cannot be read, named by its line.
@@ -243,7 +243,7 @@ def from_export(text: str, options: ImportOptions, *, name: str) -> Snapshot:
 def _passes(
     groups: Mapping[tuple[str, ...], list[_Launch]], options: ImportOptions
 ) -> list[list[_Launch]]:
-    """The launches of each evaluation: kernel by kernel, or all passes of the named variant."""
+    """Return the launches of each evaluation: by kernel, or all passes of the named variant."""
     try:
         entries = [launch.entry for launch in find_variant(options.variant).passes]
     except AttuneError:
@@ -319,7 +319,7 @@ def _evaluation(launches: Sequence[_Launch], options: ImportOptions) -> Evaluati
 
 
 def _own_columns(launch: _Launch) -> dict[str, str]:
-    """The problem as far as columns of the file say it."""
+    """Return the sizes in columns of the file."""
     return {
         kind: value
         for column, value in launch.about.items()
@@ -350,5 +350,6 @@ def _duration_us(launch: _Launch) -> float:
 
 
 def _without_commas(value: str) -> str:
-    """`53,261,312` without its separators; anything else as it is, a decimal comma included."""
+    """Return `53,261,312` without its separators; any other text, as with a decimal comma,
+    unchanged."""
     return value.replace(",", "") if _COMMA_THOUSANDS.fullmatch(value) else value

@@ -1,7 +1,7 @@
 """NVBench / cuda-bench JSON (`--json FILE`). Times are in seconds, numbers are written as text.
 
 A state is one benchmark on one device with one set of axis values. *Cold* is a kernel after an L2
-flush, *batch* many launches in a row. Samples lie in separate binary files and are not read.
+flush, *batch* many launches in a row. Samples are in separate binary files, which are not read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NOTED = {
 
 
 def is_results(parsed: Any) -> bool:
-    """Whether this is the object of a results file."""
+    """True if this is the object of a results file."""
     return (
         isinstance(parsed, dict)
         and isinstance(parsed.get("benchmarks"), list)
@@ -48,7 +48,8 @@ def is_results(parsed: Any) -> bool:
 
 
 def from_results(parsed: Any, options: ImportOptions, *, name: str) -> Snapshot:
-    """A session from a results object (`is_results`). Axes called B, seqlen … give the sizes.
+    """Return a session from a results object (`is_results`). Axes such as B and seqlen give the
+    sizes.
 
     Raises:
         SnapshotError: a state that cannot be read, named.
@@ -115,7 +116,7 @@ def _evaluation(
 
 
 def _latencies(summaries: Mapping[str, Any], location: FileLocation) -> list[Latency]:
-    """Batch (warm), cold and CPU time, whichever are there; the first is the state's latency."""
+    """Return batch (warm), cold and CPU time, if present; the first is the state's latency."""
     latencies = []
     if (batch := summaries.get(_BATCH)) is not None:
         latencies.append(recorded((time_us(batch, "s", location, _BATCH),), "NVBench's batch mean"))
@@ -135,7 +136,7 @@ def _latencies(summaries: Mapping[str, Any], location: FileLocation) -> list[Lat
 
 
 def _value(summary: Mapping[str, Any]) -> Any:
-    """The datum called `value`; None where NVBench had none (it writes null or a non-number)."""
+    """Return the datum `value`; None if NVBench had none (it writes null or a non-number)."""
     for datum in _objects(summary.get("data")):
         if datum.get("name") == "value":
             value = datum.get("value")

@@ -1,7 +1,7 @@
-"""Our own journals from a machine that only measures: of a session (`bench --out`), of a sweep.
+"""Import Attune's journals from another machine: of a session (`bench --out`) or a sweep.
 
-One JSON object a line. What comes from elsewhere is data: every line is bounded and validated as a
-snapshot's parts are, and a journal whose last line was cut off is read as far as it goes.
+A journal has one JSON object per line. Every line is bounded and validated like the parts of a
+snapshot. An incomplete last line is ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIRST = ({"kind": "start"}, {"event": "sweep"})
 
 
 def is_journal(text: str) -> bool:
-    """Whether the first line begins a session's or a sweep's journal."""
+    """True if the first line is that of a session's or a sweep's journal."""
     line = text.lstrip().split("\n", 1)[0].encode()
     if len(line) > _MAX_FIRST_BYTES:  # one large object of another tool
         return False
@@ -33,7 +33,7 @@ def is_journal(text: str) -> bool:
 
 
 def from_journal(text: str, options: ImportOptions, *, name: str) -> Snapshot:
-    """A snapshot of everything that the journal has evaluated, measurements as measured.
+    """Return a snapshot of all evaluations in the journal, with measurements as measured.
 
     Raises:
         SnapshotError: one sentence with the file and the line.
@@ -55,7 +55,7 @@ def from_journal(text: str, options: ImportOptions, *, name: str) -> Snapshot:
                 sources[source.name, source.sha256] = source
         elif line.get("event") == "evaluation":
             evaluation = decode(Evaluation, line.get("result"), name=where)
-            # A point that was done again counts once, as it came out last.
+            # Of a repeated point, the last result counts.
             at = points.setdefault(str(line.get("point")), len(evaluations))
             evaluations[at : at + 1] = [evaluation]
     if not evaluations:
@@ -72,7 +72,7 @@ def from_journal(text: str, options: ImportOptions, *, name: str) -> Snapshot:
 
 
 def _lines(text: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every line that is an object, with its line number in words."""
+    """Yield every line that is an object, with its line number as text."""
     lines = text.split("\n")
     last = max((i for i, line in enumerate(lines) if line.strip()), default=0)
     for i, line in enumerate(lines):
@@ -82,7 +82,7 @@ def _lines(text: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
             parsed = parse_json(line.encode(), name=where)
         except SnapshotError:
-            if i == last:  # cut off when the machine went down
+            if i == last:  # incomplete because of a crash
                 return
             raise
         if not isinstance(parsed, dict):
