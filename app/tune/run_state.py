@@ -26,7 +26,7 @@ from engine.attention.evaluation import Evaluation
 from engine.attention.plan import variant_sources
 from engine.base.errors import AttuneError, CompileError, Status
 from engine.cuda_source.sources import read_source
-from engine.history.known_time import taken_of
+from engine.history.known_time import preferred, taken_of
 from engine.jobs.manager import JobStatus, manager
 from engine.machine_code.launch_report import Residency
 from engine.machine_code.native_library import are_libraries_built
@@ -161,8 +161,7 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
         device_name=selection.gpu_name,
         device=seen.device if seen else None,
         passes=passes or (evaluation.passes if evaluation else ()),
-        # A measured or recorded time of this source always takes precedence over a prediction.
-        latency=measured or (mine.latency if mine else predicted),
+        latency=measured or preferred(mine, predicted),
         latency_reason=_latency_reason(seen, state),
         bound_us=bound_us,
         predicted=predicted,

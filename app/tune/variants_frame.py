@@ -10,7 +10,14 @@ import pandas as pd
 from app.shared.palette import color_of, reference_color
 from engine.attention.evaluation import Latency
 from engine.base.units import format_bytes, format_speedup, format_us
-from engine.history.known_time import KnownTime, Reference, not_comparable, references_in, taken_of
+from engine.history.known_time import (
+    KnownTime,
+    Reference,
+    not_comparable,
+    preferred,
+    references_in,
+    taken_of,
+)
 from engine.pipeline.request import Preview
 from engine.search.ranking import SweepRow
 from engine.versions.verdict_rules import order_of
@@ -33,9 +40,7 @@ class Line:
     @property
     def latency(self) -> Latency | None:
         """Return the variant's measured or recorded time, else the prediction."""
-        if self.known is not None:
-            return self.known.latency
-        return self.seen.predicted if self.seen is not None else None
+        return preferred(self.known, self.seen.predicted if self.seen is not None else None)
 
 
 def best_row(rows: Iterable[SweepRow], variant: str) -> SweepRow | None:

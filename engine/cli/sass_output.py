@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.attention.evaluation import METHODS
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
 from engine.cli.output import print_figures, print_table
@@ -85,7 +86,8 @@ def _latency_of_all(results: Sequence[Result]) -> dict[str, Any]:
         "median_us": sum(x.median_us for x in each),
         "low_us": sum(x.low_us for x in each) if is_known else None,
         "high_us": sum(x.high_us for x in each) if is_known else None,
-        "origin": each[0].origin,
+        "origin": "predicted",  # of a variant calibrated, where it was timed
+        "method": METHODS[0],
     }
 
 
@@ -228,7 +230,7 @@ def print_results(
         print("Only counts: name a GPU (--gpu L4) for a simulated time.")
     elif len(results) > 1:
         whole = _latency_of_all(results)
-        print(f"All passes together: {format_us(whole['median_us'])} simulated.")
+        print(f"All passes together: {format_us(whole['median_us'])} predicted by {METHODS[0]}.")
 
 
 def _print_time(result: Result, device: DeviceSpec) -> None:
@@ -243,7 +245,8 @@ def _print_time(result: Result, device: DeviceSpec) -> None:
     rows: list[tuple[str, object]] = [
         (
             "latency",
-            f"{format_us(latency.median_us)} simulated ({_interval(result, latency)})",
+            f"{format_us(latency.median_us)} predicted by {METHODS[0]} "
+            f"({_interval(result, latency)})",
         ),
         ("SM clock", _clock(latency)),
         ("bound by", simulated.bound),

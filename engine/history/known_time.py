@@ -205,6 +205,12 @@ def taken_of(times: Iterable[KnownTime], variant: Variant, config: Config) -> Kn
     )
 
 
+def preferred(taken: KnownTime | None, predicted: Latency | None) -> Latency | None:
+    """Return the latency to show of a kernel: a time that was taken of this source comes before a
+    prediction."""
+    return predicted if taken is None else taken.latency
+
+
 def points_of(times: Iterable[KnownTime]) -> tuple[Measurement, ...]:
     """Return warm times as points for the batch model."""
     return tuple(

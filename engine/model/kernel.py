@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log, prod
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -510,7 +510,20 @@ class Kernel:
 
     def occupancy(self, problem: Problem) -> Occupancy:
         """Occupancy of the main pass. Raises as `resources`."""
-        return self.passes(problem)[0].occupancy
+        return problem.main_of(self.passes(problem)).occupancy
+
+    def time(self, problem: Problem, history: Times[TimeT]) -> TimeT:
+        """Return the time of a launch as every page and command shows it: `history.time_of`."""
+        return history.time_of(self, problem)
+
+
+TimeT = TypeVar("TimeT", covariant=True)
+
+
+class Times(Protocol[TimeT]):
+    """What knows times of kernels: `engine.history.History`, which lies above the models."""
+
+    def time_of(self, kernel: Kernel, problem: Problem) -> TimeT: ...
 
 
 class Known(Protocol):

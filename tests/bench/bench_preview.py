@@ -30,11 +30,8 @@ def module(*names):
 
 preview = module("engine.pipeline.request", "engine.pipeline.preview", "engine.preview").preview
 request_of = module("engine.pipeline.request", "engine.request").EvaluationRequest
-try:
-    from engine.attention.plan import compile_plan
-except ImportError:
-    from engine.cuda_source import compile_plan
-from engine.attention.problem import Problem
+compile_plan = module("engine.attention.plan", "engine.plan").compile_plan
+Problem = module("engine.attention.problem", "engine.problem").Problem
 
 requests = [
     request_of(variant, Problem(1, 8, seqlen, 64), gpu=gpu, backend="cpu")

@@ -81,7 +81,7 @@ def test_a_template_with_a_structure_is_counted_and_timed(
     assert result["sm_cycles"] >= result["cta_cycles"] > 0
     assert all(0 <= share <= 1 for share in result["busy"].values())
     latency = result["latency"]
-    assert latency["origin"] == "simulated"
+    assert (latency["origin"], latency["method"]) == ("predicted", "machine code")
     assert 0 < latency["low_us"] < latency["median_us"] < latency["high_us"]
     cold = printed(capfd, str(source), *entry, *options(source), *LAUNCH, "--cold")
     assert cold["dram_bytes"] > result["dram_bytes"] == 0

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from words import raises, says
 
 from engine.attention.evaluation import Occupancy
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.devices import find_device, limits_for
 from engine.devices.spec import SM_LIMITS, SmLimits
+from engine.model.kernel import Kernel
 from engine.model.occupancy import occupancy, whatif
 
 L4 = limits_for((8, 9))
@@ -230,3 +232,12 @@ def test_every_device_has_an_occupancy() -> None:
         device = find_device(name)
         o = occupancy(limits_for(device.compute_capability), device.num_sms, 64, 128, 64, 16384)
         assert o.ctas_per_sm >= 1
+
+
+def test_the_occupancy_of_a_backward_kernel_is_of_its_main_pass() -> None:
+    pytest.importorskip("cupy")
+    problem = Problem(1, 2, 256, 64, direction="backward")
+    kernel = Kernel.of("v23", "L4")
+    first, main, _ = kernel.passes(problem)
+    assert first.occupancy.occupancy != main.occupancy.occupancy
+    assert kernel.occupancy(problem) == main.occupancy

@@ -55,6 +55,14 @@ def titles(found: tuple[Suggestion, ...]) -> str:
     return "\n".join(s.title for s in found)
 
 
+def test_advice_does_not_start_from_another_kernels_time() -> None:
+    predicted = Latency("predicted", 9.0, 8.0, 10.0, "test data")
+    ours = evaluation("v05", latency=predicted)
+    found = advise([evaluation("v01"), ours], compiled())  # v01's time is of an unknown source
+    assert [s.reason for s in found] == [s.reason for s in advise([ours], compiled())]
+    assert found
+
+
 def test_suggestions_are_ordered_by_gain_and_each_has_its_reason() -> None:
     found = advise([evaluation()], compiled())
     gains = [s.gain for s in found]

@@ -507,6 +507,19 @@ class TestWinners:
         (winner,) = compare_sessions({"a": a}, kind="device_cold").winners
         assert winner.speedup_over_sdpa == pytest.approx(20 / 80)
 
+    def test_another_kernels_time_is_not_compared_as_the_variants(self) -> None:
+        only = latency(543.0, samples=0, low_us=543.0, high_us=543.0, origin="recorded")
+        other = evaluation(
+            latency=only, status=Status.SKIPPED, reason="elsewhere", notes=("series: length",)
+        )
+        sessions = {"study": session(other), "mine": session(evaluation(100.0))}
+        (row,) = compare_sessions(sessions).rows
+        assert row.baseline_variant == "Untitled session kernel (series: length)"
+        assert (row.variant, row.same_kernel) == ("v05", False)
+        pick = parse_pick("v05", list(sessions))
+        (picked,) = compare_sessions(sessions, pairs=[(pick, pick)]).rows
+        assert picked.baseline_variant == row.baseline_variant
+
     def test_predictions_by_two_methods_have_no_ratio(self) -> None:
         a, b = (
             session(evaluation(latency=latency(50.0 * i, origin="predicted", reason=f"By {by}.")))

@@ -274,7 +274,7 @@ def _ranked(kernels: Sequence[Kernel], problem: Problem, history: History) -> li
 def _comparable(history: History, kernel: Kernel, problem: Problem) -> Time | None:
     """Return the kernel's time; None if by roofline, because assumed CTA times cannot rank
     kernels."""
-    time = history.time_of(kernel, problem)
+    time = kernel.time(problem, history)
     return None if time is None or time.method == METHODS[1] else time
 
 

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from engine.attention.evaluation import Evaluation, Latency
 from engine.attention.problem import Problem
 from engine.base.errors import BadInput, UnknownName
-from engine.history.known_time import are_comparable
+from engine.history.known_time import are_comparable, under_own_names
 from engine.measure.statistics import Comparison, Verdict, interval_verdict
 from engine.sessions.compare.differences import (
     Differences,
@@ -279,16 +279,17 @@ def compare_sessions(
         name: snapshot.evaluations if name == measured_now else snapshot.opened()
         for name, snapshot in sessions.items()
     }
+    # Another kernel's time is not paired as the variant's that it was launched like.
+    named = {name: under_own_names(es, sessions[name].title) for name, es in evaluations.items()}
     matched: list[Pair] = []
     if pairs:
         for before, after in pairs:
-            matched += picked_pairs(evaluations, pinned, before, after, kind)
+            picked = picked_pairs(evaluations, pinned, before, after, kind)
+            matched += [_under_own_names(pair, sessions) for pair in picked]
     else:
         for name in others:
-            matched += pairs_between(
-                pinned, name, evaluations[pinned], evaluations[name], pairing, kind
-            )
-    times = {name: _times_of_each(es, kind) for name, es in evaluations.items()}
+            matched += pairs_between(pinned, name, named[pinned], named[name], pairing, kind)
+    times = {name: _times_of_each(es, kind) for name, es in named.items()}
     rows = [_row(pair, sessions, times, across, kind) for pair in matched]
     environments = {name: snapshot.environment for name, snapshot in sessions.items()}
     return SessionComparison(
@@ -297,11 +298,17 @@ def compare_sessions(
         across=across,
         differences=tuple(differences(name, base, sessions[name]) for name in others),
         rows=tuple(sorted(rows, key=_order)),
-        unmatched=() if pairs else tuple(_unmatched(pinned, others, evaluations, matched)),
+        unmatched=() if pairs else tuple(_unmatched(pinned, others, named, matched)),
         winners=winners(
             evaluations, environments, kind, {name: s.title for name, s in sessions.items()}
         ),
     )
+
+
+def _under_own_names(pair: Pair, sessions: Mapping[str, Snapshot]) -> Pair:
+    (before,) = under_own_names([pair.before], sessions[pair.before_session].title)
+    (after,) = under_own_names([pair.after], sessions[pair.after_session].title)
+    return Pair(pair.before_session, pair.after_session, before, after)
 
 
 def _times_of_each(
