@@ -194,7 +194,7 @@ class JobType(Generic[Request]):
     """How the worker runs jobs of one kind.
 
     Args:
-        request: parses the job's request.
+        request: type of the job's request.
         run: runs the job and writes its end to the journal.
         is_long: the job takes long, serves evaluations in between, and is continued by the next
             worker if this one dies.

@@ -171,7 +171,7 @@ def _with_counts(figures: Figures, counts: CodeCounts | None) -> Figures:
 
 
 def compile_fault(path: Path, problem: Problem, arch: str, config: Mapping[str, int]) -> Answer:
-    """Return why a kernel does not compile for an arch; empty if it does."""
+    """Return an answer with the fault if the kernel does not compile for an arch."""
     from engine.attention.plan import compile_plan, make_plan
 
     try:
