@@ -20,7 +20,7 @@ def prepare(steps: Sequence[Callable[[], object]] = ()) -> threading.Thread:
 
     Args:
         steps: run one after the other; by default, start compilers and the worker, which continue
-        by themselves, and import the first page.
+            by themselves, and import the first page.
     """
     _imported.clear()
     steps = steps or (_start_cpu_runtime, _start_worker, _import_first_page)

@@ -121,7 +121,7 @@ def parser(only: str | None = None) -> _Root:
 
     Args:
         only: the command to parse. Others are listed without their options, and their modules are
-        not imported.
+            not imported.
     """
     root = _Root(
         prog="python -m engine" if Path(sys.argv[0]).parts[-2:] == _AS_MODULE else "attune",

@@ -258,7 +258,7 @@ def config_from(args: ConfigOptions, name: str) -> dict[str, int]:
 
     Raises:
         InvalidProblem: an item that is not name=whole number, or a value that the variant does not
-        offer.
+            offer.
         UnknownName: no such variant.
     """
     config = given_config(args)

@@ -1,4 +1,5 @@
-"""Budgets renewed: `attune-gate.toml` as the kernels are now, in a commit that says what moved."""
+"""Renew budgets: write the kernels' present figures to `attune-gate.toml` and commit the
+changes."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from engine.versions.workers import Failed, Workers
 _HEADER = re.compile(r"^\s*\[\[\s*budget\s*\]\]\s*(#.*)?$")
 _OTHER_HEADER = re.compile(r"^\s*\[")
 _ENTRY = re.compile(r"^(?P<before>\s*(?P<name>\w+)\s*=\s*)(?P<value>[-+0-9._eE]+)(?P<after>.*)$")
-_NEW = ("simulated_us", "registers", "spill_bytes")  # what a budget that is added limits
-_DIGITS = 2  # of a simulated time, rounded up: no budget breaks by what the model rounds
+_NEW = ("simulated_us", "registers", "spill_bytes")  # limits of a new budget
+_DIGITS = 2  # of a simulated time, rounded up, so that rounding in the model breaks no budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +30,20 @@ class Renewed:
     """What `accept` wrote."""
 
     path: Path
-    moved: tuple[str, ...]  # a line for each budget that is other than before
-    commit: str  # its hash; empty where nothing moved
+    moved: tuple[str, ...]  # a line for each changed budget
+    commit: str  # its hash; empty if nothing changed
 
 
 def accept(tree: Tree, kernels: Sequence[str], processes: int = 0) -> Renewed:
-    """Write the figures of now as budgets and commit that file alone.
+    """Write the present figures as budgets, and commit only that file.
 
     Args:
         tree: the working tree.
-        kernels: ids: budgets of these alone, and new ones for those that have none; none: all.
+        kernels: ids of kernels whose budgets are renewed, or added if missing; empty: all with a
+            budget.
 
     Raises:
-        SettingsError: there are no budgets, or one's figures cannot be found out.
+        SettingsError: there are no budgets, or figures for one cannot be computed.
         UnknownName: there is no such kernel.
     """
     settings = read_settings(tree.root)
@@ -125,7 +127,7 @@ def _moved(budget: Budget, limits: Mapping[str, float]) -> str | None:
 
 
 def _edited(text: str, now: Mapping[int, Mapping[str, float]]) -> str:
-    """The file with other numbers; everything else stays as a person wrote it."""
+    """Return the file with new numbers; everything else is unchanged."""
     number, inside, lines, replaced = -1, False, [], 0
     for line in text.splitlines(keepends=True):
         if _HEADER.match(line):

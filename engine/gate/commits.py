@@ -1,4 +1,4 @@
-"""One kernel over the commits that touched it: where did it become slower?"""
+"""The history of a kernel: its figures at each commit that touched it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ _MOST_DIFF = 100_000  # characters
 
 @dataclass(frozen=True, slots=True)
 class Step(Stored):
-    """One commit, and what it did to the kernel."""
+    """One commit, and its effect on the kernel."""
 
     commit: str
     day: str
     subject: str
     answer: Answer
     findings: tuple[Finding, ...]  # against the commit before; none for the first
-    diff: str = ""  # of the kernel and its headers, against the commit before; none for the first
+    # Of the kernel and its headers, relative to the previous commit; empty for the first.
+    diff: str = ""
 
     @property
     def is_worse(self) -> bool:
@@ -54,7 +55,7 @@ class Step(Stored):
 
 @dataclass(frozen=True, slots=True)
 class KernelHistory(Stored):
-    """Its commits, the oldest first, on one problem and GPU."""
+    """A kernel's commits, oldest first, on one problem and GPU."""
 
     kernel: str
     problem: Problem
@@ -72,15 +73,15 @@ def history_of(
     processes: int = 0,
     on_done: Callable[[str], None] | None = None,
 ) -> KernelHistory:
-    """The last commits that touched a kernel of the working tree.
+    """Return the last commits that touched a kernel of the working tree.
 
     Args:
-        gpu, problem: by default the first ones of the settings.
+        gpu, problem: by default the first in the settings.
 
     Raises:
         UnknownName: there is no such kernel.
-        InvalidProblem: `last` is no number of commits.
-        NoTree: git cannot say.
+        InvalidProblem: `last` is not a valid number of commits.
+        NoTree: git fails.
     """
     if not 1 <= last <= MOST_COMMITS:
         raise InvalidProblem(f"--last is a number from 1 to {MOST_COMMITS}, not {last}.")
@@ -115,7 +116,7 @@ def history_of(
     before: Answer | None = None
     for (commit, day, subject), version in zip(commits, found, strict=True):
         if version is None and not steps:
-            continue  # before its first commit, or before it had its name
+            continue  # before its first commit, or before it was renamed
         answer = _answer(version, done.get(version.digest) if version else None)
         findings: tuple[Finding, ...] = ()
         if before is not None:
@@ -145,7 +146,7 @@ def history_of_source(
     problem: Problem | None = None,
     on_done: Callable[[str], None] | None = None,
 ) -> KernelHistory:
-    """The history of the kernel in this file, as `history_of`, in the repository it lies in."""
+    """Return the history of the kernel in this file, as `history_of`, in the file's repository."""
     last_commit(source.parent)
     tree = working_tree(source.parent)
     kernels = find_kernels(tree, ())
@@ -158,7 +159,7 @@ def history_of_source(
 
 
 def history_frame(history: KernelHistory) -> pd.DataFrame:
-    """A row for each commit, the oldest first.
+    """Return a row for each commit, oldest first.
 
     Columns: commit (7 digits), day, subject, simulated_us, registers, instructions (NaN: not
     known), is_worse, verdicts (a text).
@@ -185,7 +186,7 @@ def history_frame(history: KernelHistory) -> pd.DataFrame:
 
 
 def history_table(history: KernelHistory) -> Table:
-    """A row for each commit, the newest first."""
+    """Return a row for each commit, newest first."""
     names = ("simulated_us", "registers", "spill_bytes", "instructions")
     rows = []
     for step in reversed(history.steps):
@@ -203,7 +204,7 @@ def history_table(history: KernelHistory) -> Table:
 
 
 def to_dict(history: KernelHistory) -> dict[str, object]:
-    """Plain data, the oldest commit first."""
+    """Return plain data, oldest commit first."""
     return {
         "kernel": history.kernel,
         "problem": history.problem.label(),

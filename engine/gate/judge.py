@@ -1,4 +1,4 @@
-"""A whole run of the gate: the kernels that differ between two trees, and their verdicts."""
+"""Compare two trees: find the kernels that differ, and give verdicts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from engine.versions.verdict_rules import (
 from engine.versions.workers import Failed, Workers
 from kernels.variant import Variant
 
-# Whether the output is right is asked of problems that the host executes in seconds.
+# Correctness is checked on problems that the host executes in seconds.
 _MOST_HEADS, _MOST_ROWS = 2, 200
 
 
@@ -52,18 +52,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """All of one kernel that differs between the sides, or that is on one of them alone."""
+    """The report on one kernel that differs between the sides, or exists on only one."""
 
     kernel: str
-    name: str  # of its file in the later tree, else in the earlier one
+    name: str  # file name in the later tree, else in the earlier one
     rows: tuple[Row, ...]
-    findings: tuple[Finding, ...]  # of the kernel as a whole: other archs, correctness
-    remarks: tuple[str, ...] = ()  # what changed in its description, what was not judged
+    findings: tuple[Finding, ...]  # on the kernel as a whole: other archs, correctness
+    remarks: tuple[str, ...] = ()  # changes of its description, and parts without a verdict
 
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """What the gate says."""
+    """The gate's result."""
 
     base: str
     head: str
@@ -75,7 +75,7 @@ class GateReport:
 
     @property
     def verdicts(self) -> tuple[tuple[str, Problem | None, str, Finding], ...]:
-        """(kernel, problem, gpu, finding) of everything, regressions first."""
+        """Return all (kernel, problem, gpu, finding), regressions first."""
         every: list[tuple[str, Problem | None, str, Finding]] = []
         for kernel in self.kernels:
             every += [(kernel.kernel, None, "", f) for f in kernel.findings]
@@ -85,7 +85,7 @@ class GateReport:
 
     @property
     def exit_code(self) -> int:
-        """1: a regression; 3: something could not be judged; else 0."""
+        """Return the exit code. 1: a regression; 3: no verdict on something; else 0."""
         findings = [finding for *_, finding in self.verdicts]
         if any(f.is_regression for f in findings):
             return 1
@@ -97,7 +97,7 @@ Execution: TypeAlias = Literal["machine code", "native code"]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one process does in one go: all problems of one kernel on one GPU."""
+    """A task of one process: all problems of one kernel on one GPU."""
 
     kernel: str
     before: Path | None
@@ -105,9 +105,9 @@ class Work:
     gpu: str
     problems: tuple[Problem, ...]
     config: Mapping[str, int]
-    archs: tuple[str, ...] = ()  # in place of a GPU: compile for them, that is all
-    execute: Execution | None = None  # or: execute the later side
-    measure: bool = False  # or: time both sides on this machine's GPU
+    archs: tuple[str, ...] = ()  # in place of a GPU: only compile for these
+    execute: Execution | None = None  # or execute the later side
+    measure: bool = False  # or time both sides on this machine's GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +133,16 @@ def judge(
 
     Args:
         settings: by default those of the later tree.
-        only: ids of kernels; none: all.
-        native: check the later side's kernels by their native code on this CPU, instead of by
-            their machine code in software.
-        measure: time kernels whose code changed on this machine's GPU, both sides in one run of
-            the sampler; its verdicts stand for those on times simulated for that GPU.
-        on_done: called with a line about each piece of work that is finished.
+        only: ids of kernels; empty: all.
+        native: check the later side with host builds on this CPU instead of executing machine code
+            in software.
+        measure: time kernels with changed code on this machine's GPU, both sides in one run of the
+            sampler; these verdicts replace those on simulated times for that GPU.
+        on_done: called with a line about each finished task.
 
     Raises:
         SettingsError: a mistake in `attune-gate.toml`.
-        UnknownName: one of `only` is in neither tree, and has no budget.
+        UnknownName: an id in `only` is in neither tree and has no budget.
         ToolMissing: there is no GPU to measure on.
     """
     chosen = settings or read_settings(head.root)
@@ -150,7 +150,7 @@ def judge(
     if here and here not in chosen.gpus:
         chosen = replace(chosen, gpus=(here, *chosen.gpus))
     first, second = find_kernels(base, chosen.kernels), find_kernels(head, chosen.kernels)
-    if len(base.names) == len(head.names) == 1:  # two files: whatever they are called
+    if len(base.names) == len(head.names) == 1:  # two files are compared whatever their names
         first, renamed = dict(zip(second, first.values(), strict=False)), dict[str, str]()
     else:
         first, renamed = pair_kernels(first, second)
@@ -166,11 +166,11 @@ def judge(
     asked = ids if _settings_text(base) != _settings_text(head) else changed
     works += _budget_works(budgets, second, set(asked), chosen)
     if works:
-        # Once, outside of the limit of a kernel. Where it fails, each kernel's verdict says so.
+        # Once, outside of the time limit of a kernel. On failure, each kernel's verdict says so.
         with suppress(AttuneError):
             build_all()
     answers = _run(works, chosen, processes, on_done)
-    if here:  # alone, when the CPU has nothing else to do
+    if here:  # measured last, when the CPU is idle
         timed = [
             replace(work, measure=True)
             for work in works
@@ -202,7 +202,7 @@ def _run(
     processes: int,
     on_done: Callable[[str], None] | None,
 ) -> Answers:
-    """The results of all pieces of work, by kernel."""
+    """Run all tasks; return their results by kernel."""
 
     def tell(work: Work, _: Done | Failed) -> None:
         if on_done is not None:
@@ -250,7 +250,7 @@ def do_work(work: Work) -> Done:
         pairs = []
         for arch in work.archs:
             after = _of_arch(work.after, work, arch)
-            # If the later side fails, check whether the earlier one failed too.
+            # If the later side fails, check whether the earlier side failed, too.
             pairs.append((arch, _of_arch(work.before, work, arch) if after.fault else after, after))
         return Done(arch_answers=tuple(pairs))
     return Done(answers=tuple(_both(work, problem) for problem in work.problems))
@@ -263,14 +263,14 @@ def _both(work: Work, problem: Problem) -> tuple[Answer, Answer]:
     ]
     before, after = (None if side is None else side[0] for side in sides)
     if before is not None and after is not None and before.code == after.code != "":
-        # What is equal is not counted.
+        # Equal machine code is not counted.
         return before, after
     full = [Answer() if side is None else side[1]() for side in sides]
     return full[0], full[1]
 
 
 def _is_same_code(work: Work, problem: Problem) -> bool:
-    """Whether both sides are one machine code: what was right is right, and takes as long."""
+    """True if both sides have the same machine code, and hence the same correctness and time."""
     codes = _codes(work, problem)
     return len(codes) == 2 and codes[0] == codes[1] != ""
 
@@ -280,7 +280,7 @@ def _both_compile(work: Work, problem: Problem) -> bool:
 
 
 def _codes(work: Work, problem: Problem) -> list[str]:
-    """The machine code of each side that there is; empty where it does not compile."""
+    """Return the machine code of each existing side; empty if it does not compile."""
     return [
         compiled_answer(path, problem, work.gpu, work.config)[0].code
         for path in (work.before, work.after)
@@ -398,7 +398,7 @@ def _report(
         pairs = zip(work.problems, result.answers, strict=False)
         for problem, (a, b) in pairs:
             by_time = measured.get((work.gpu, problem))
-            if is_wrong and b.figures is not None:  # there is no time of a wrong result
+            if is_wrong and b.figures is not None:  # an incorrect kernel gets no time
                 b, by_time = replace(b, figures=replace(b.figures, simulated_us=None)), None
             row = _row(work, problem, a, b, settings, by_time, is_new=is_new)
             rows += [row] if row is not None else []
@@ -450,7 +450,7 @@ def _arch_findings(
 
 
 def _checked_findings(done: Sequence[tuple[Work, Done | Failed]]) -> Iterable[Finding]:
-    """Findings of the execution, once for all GPUs with the same result."""
+    """Return findings of the execution, once for all GPUs with the same result."""
     gpus: dict[tuple[Problem, Checked], list[str]] = {}
     for work, result in done:
         if isinstance(result, Done):
@@ -467,7 +467,7 @@ def _checked_findings(done: Sequence[tuple[Work, Done | Failed]]) -> Iterable[Fi
 
 
 def _changed_meaning(before: Found | None, after: Found) -> Iterable[str]:
-    """Differences between the two descriptions."""
+    """Return differences between the two descriptions."""
     first, second = (before.variant if before else None), after.variant
     if first is None or second is None:
         return
@@ -547,7 +547,7 @@ def _compiles_for(variant: Variant, arch: str) -> bool:
 
 
 def _small(problem: Problem) -> Problem:
-    """A small problem of the same kind; its 203 rows leave a partial last tile."""
+    """Return a small problem of the same kind; its 203 rows leave a partial last tile."""
     group = problem.head_group
     heads = max(1, min(problem.kv_heads, _MOST_HEADS))
     keys = None if problem.seqlen_kv is None else min(problem.seqlen_kv, _MOST_ROWS)

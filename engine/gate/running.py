@@ -1,4 +1,4 @@
-"""Execute a kernel that is judged: check its output, or time it beside the earlier version."""
+"""Execute a kernel: check its output, or time it beside its earlier version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Whether the output is right. `passed` is None where it could not be judged."""
+    """The result of a check. `passed` is None if there is no verdict."""
 
     passed: bool | None
     sentence: str
@@ -52,7 +52,7 @@ def check_output(
         except (
             CompileError,
             ToolMissing,
-        ) as error:  # of the emulator: the kernel has no part in it
+        ) as error:  # an error of the emulator, not of the kernel
             return Checked(None, f"Machine code cannot be executed here: {error}")
     try:
         variant = variant_of(path)
@@ -72,7 +72,7 @@ def check_output(
     except AttuneError as error:
         return Checked(False, str(error))
     unknown = (Status.TIMEOUT, Status.CANCELLED, Status.OUT_OF_MEMORY)
-    # A run that is skipped after it began met an instruction that software cannot execute.
+    # A run that is skipped after its start met an instruction that the emulator does not support.
     if done.status in unknown or (done.status is Status.SKIPPED and done.execution is not None):
         return Checked(None, done.reason)
     if done.status in (Status.PASSED, Status.SKIPPED):
@@ -82,10 +82,10 @@ def check_output(
 
 
 def measuring_gpu() -> str:
-    """The name of this machine's GPU, on which `measure_pair` measures.
+    """Return the name of this machine's GPU, on which `measure_pair` measures.
 
     Raises:
-        ToolMissing: there is none that can be measured on; says why.
+        ToolMissing: there is no GPU that can be measured on; the message says why.
     """
     from engine.backends.cuda import why_not_cuda
     from engine.backends.cuda.availability import is_software_gpu
@@ -113,10 +113,10 @@ def measure_pair(
 
     Args:
         gpu: the name of that GPU.
-        evaluator: whose backend is taken; None makes one.
+        evaluator: its backend is used; None creates one.
 
     Returns:
-        The later side beside the earlier one, or the sentence why neither is timed.
+        The times of both sides, or a sentence why neither is timed.
     """
     from engine.history import History
     from engine.pipeline.evaluate import Evaluator

@@ -1,4 +1,4 @@
-"""`attune-gate.toml`: kernels, problems, GPUs, least differences that count, and budgets."""
+"""`attune-gate.toml`: kernels, problems, GPUs, thresholds of differences, and budgets."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from engine.versions.verdict_rules import (
 from engine.versions.workers import DEFAULT_MEMORY_GIB, DEFAULT_SECONDS
 from kernels.variant import Variant
 
-# Budgets: what a kernel may cost on one problem and GPU, whatever it cost before.
+# Budgets: absolute limits of a kernel's figures on one problem and GPU.
 
-LIMITS = tuple(name for name in LABELS if name != "ctas_per_sm")  # where less is better
+LIMITS = tuple(name for name in LABELS if name != "ctas_per_sm")  # figures for which less is better
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Budget:
 
 
 def exceeded(budget: Budget, figures: Figures) -> tuple[Finding, ...]:
-    """The limits that the figures exceed."""
+    """Return the limits that the figures exceed."""
     findings = []
     for name, limit in budget.limits.items():
         value = getattr(figures, name)
@@ -78,22 +78,22 @@ class SettingsError(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the file says; everything has a default."""
+    """The settings; everything has a default."""
 
-    kernels: tuple[str, ...] = ()  # patterns of file names; none: all with a description
+    kernels: tuple[str, ...] = ()  # patterns of file names; empty: all with a description
     gpus: tuple[str, ...] = DEFAULT_GPUS
     archs: tuple[str, ...] = DEFAULT_ARCHS
-    problems: tuple[Problem, ...] = ()  # none: three that fit the kernel
+    problems: tuple[Problem, ...] = ()  # empty: three that suit the kernel
     thresholds: Thresholds = field(default_factory=Thresholds)
     config: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by kernel
     budgets: tuple[Budget, ...] = ()
-    seconds: float = DEFAULT_SECONDS  # for one kernel on one GPU
+    seconds: float = DEFAULT_SECONDS  # time limit of one kernel on one GPU
     memory_gib: float = DEFAULT_MEMORY_GIB  # address space of a process that compiles and simulates
     path: Path | None = None
 
     def problems_of(self, variant: Variant) -> tuple[Problem, ...]:
-        """The problems of the file; by default one of whole tiles under each mask that the kernel
-        takes, and one with a partial last tile."""
+        """Return the problems in the file; by default one with whole tiles for each mask that
+        the kernel supports, and one with a partial last tile."""
         if self.problems:
             return self.problems
         head_dim = 64 if 64 in variant.head_dims else variant.head_dims[0]
@@ -103,17 +103,17 @@ class Settings:
             4, 8, 512, head_dim, causal=variant.causal[0], dtype=dtype, direction=direction
         )
         if variant.unsupported(plain, variant.default_config()) is not None:
-            plain = replace(plain, seqlen=128)  # few keys alone
+            plain = replace(plain, seqlen=128)  # few keys only
         ragged = replace(plain, batch=1, seqlen=plain.seqlen - 13)
         other = [replace(plain, causal=mask) for mask in variant.causal[1:]]
         return (plain, *other, ragged)
 
 
 def read_settings(root: Path) -> Settings:
-    """The file at a tree's root; the defaults where there is none.
+    """Read the file at a tree's root; return the defaults if there is none.
 
     Raises:
-        SettingsError: it cannot be read, or there is a mistake in it.
+        SettingsError: it cannot be read or has a mistake.
     """
     path = settings_of(root)
     if not path.is_file():
@@ -133,10 +133,10 @@ def read_settings(root: Path) -> Settings:
 
 
 def parse_problem(text: str) -> Problem:
-    """`B4 H8 S512 D64 causal bf16` as a problem; what is left out is B1 H1 S128 D64 fp16.
+    """Parse a problem such as `B4 H8 S512 D64 causal bf16`; missing parts are B1 H1 S128 D64 fp16.
 
     Raises:
-        SettingsError: a word that says nothing of a problem.
+        SettingsError: an unknown word.
         InvalidProblem: sizes out of range.
     """
     given: dict[str, Any] = {"batch": 1, "num_heads": 1, "seqlen": 128, "head_dim": 64}
@@ -164,7 +164,7 @@ def parse_problem(text: str) -> Problem:
 
 
 def _feature(name: str, value: str) -> dict[str, Any]:
-    """Fields of a problem by `window128`, `softcap50` or `seqlens5,17,200`."""
+    """Parse `window128`, `softcap50` or `seqlens5,17,200` into fields of a problem."""
     if name != "seqlens":
         return {name: int(value) if name == "window" else float(value)}
     lengths = parse_seqlens(value)

@@ -1,7 +1,7 @@
-"""The two sides of a comparison as folders, and the kernels in each with what they are made of.
+"""The two sides of a comparison as folders, and the kernels in each with their files.
 
-Of a revision, the files that a kernel can be made of are written to a temporary folder. Nothing of
-either side is executed, no hook and no filter of git included.
+Files of a revision that kernels may use are written to a temporary folder. Nothing of either side
+is executed, including git's hooks and filters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kernels.toml_block import KernelDescriptionError
 from kernels.variant import Variant
 
 SETTINGS_NAME = "attune-gate.toml"
-_HIDDEN_SETTINGS_NAME = f".{SETTINGS_NAME}"  # for who keeps the top level short
+_HIDDEN_SETTINGS_NAME = f".{SETTINGS_NAME}"  # a hidden name, to keep the top level short
 _SUFFIXES = (
     ".cu", ".cuh", ".h", ".hh", ".hpp", ".hxx", ".inl", ".inc", ".attune.toml", ".cubin"
 )  # fmt: skip
@@ -37,18 +37,19 @@ _GIT_SECONDS = 60
 
 
 class NoTree(BadInput):
-    """What was named is no revision, folder or file."""
+    """The name is not a revision, folder or file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
     """One side."""
 
-    label: str  # as a person named it, with the commit: `main (1a2b3c4)`
+    label: str  # the given name, with the commit: `main (1a2b3c4)`
     root: Path  # a folder
-    names: tuple[str, ...]  # of the files that count, from the root, with `/`
-    commit: str = ""  # the whole hash; empty where it is no revision
-    # Submodules that are not checked out (`lib (commit …)`), by folders and links that lead there.
+    names: tuple[str, ...]  # of relevant files, relative to the root, with `/`
+    commit: str = ""  # full hash; empty if it is not a revision
+    # Submodules that are not checked out (`lib (commit …)`), by folders and links that lead into
+    # them.
     absent: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -58,12 +59,12 @@ class Tree:
 
 @contextmanager
 def open_trees(base: str, head: str | None, here: Path) -> Iterator[tuple[Tree, Tree]]:
-    """Both sides, for as long as the context lasts.
+    """Open both sides for the duration of the context.
 
     Args:
         base, head: a git revision, a folder or a `.cu` file; without `head` the working tree. A
             base `main...` is the commit at which `head` left `main`.
-        here: where revisions and relative paths are looked for.
+        here: base folder of revisions and relative paths.
 
     Raises:
         NoTree: one of them is none of these.
@@ -84,10 +85,10 @@ def open_trees(base: str, head: str | None, here: Path) -> Iterator[tuple[Tree, 
 
 
 def open_tree(name: str, here: Path, into: Path) -> Tree:
-    """One side. Raises as `open_trees`.
+    """Open one side. Raises as `open_trees`.
 
     Args:
-        into: a folder that does not exist yet, where files of a revision are written.
+        into: a folder, not existing yet, for files of a revision.
     """
     path = here / name
     looks_like_a_path = name.startswith((".", "/", "~")) or name.endswith(".cu")
@@ -113,7 +114,7 @@ def open_tree(name: str, here: Path, into: Path) -> Tree:
 
 
 def _common_ancestor(base: str, head: str | None, here: Path) -> str:
-    """The commit that `A...` stands for; other names as they are. Raises NoTree."""
+    """Return the commit that `A...` means; other names unchanged. Raises NoTree."""
     top = repository(here) if base.endswith("...") else None
     if top is None:
         return base
@@ -129,7 +130,7 @@ def _common_ancestor(base: str, head: str | None, here: Path) -> str:
 
 
 def working_tree(here: Path) -> Tree:
-    """The files of the repository as they are on disk, those that git ignores left out."""
+    """Return the working tree: files on disk, without those that git ignores."""
     top = repository(here)
     if top is None:
         raise NoTree(f"{here} is no git repository: run this inside one.", code="no_repository")
@@ -148,7 +149,7 @@ def working_tree(here: Path) -> Tree:
 
 
 def repository(here: Path) -> Path | None:
-    """The top folder of the git repository that `here` is in."""
+    """Return the top folder of the git repository that contains `here`."""
     try:
         return Path(os.fsdecode(_git(here, "rev-parse", "--show-toplevel")).rstrip("\n"))
     except _GitFailed as error:
@@ -158,7 +159,7 @@ def repository(here: Path) -> Path | None:
 
 
 def commits_of(top: Path, paths: Sequence[str], last: int) -> list[tuple[str, str, str]]:
-    """(hash, day, subject) of the last commits that touch these paths, the newest first."""
+    """Return (hash, day, subject) of the last commits that touch these paths, newest first."""
     out = _git(
         top, "log", f"-{last}", "--format=%H%x1f%cs%x1f%s%x1e", "--end-of-options", "HEAD", "--",
         *paths,
@@ -168,10 +169,10 @@ def commits_of(top: Path, paths: Sequence[str], last: int) -> list[tuple[str, st
 
 
 def last_commit(folder: Path) -> str:
-    """The hash of the commit that the folder's repository stands at.
+    """Return the hash of the current commit of the folder's repository.
 
     Raises:
-        NoTree: the folder is in no repository, or that has no commit.
+        NoTree: the folder is in no repository, or in one without a commit.
     """
     top = repository(folder)
     commit = _commit(top, "HEAD") if top is not None else ""
@@ -184,20 +185,21 @@ def last_commit(folder: Path) -> str:
 
 
 def source_diff(top: Path, commit: str, paths: Sequence[str]) -> str:
-    """What a commit changed in these paths, as git shows it."""
+    """Return git's diff of a commit in these paths."""
     shown = _git(top, "show", "--format=", "--no-ext-diff", "--no-textconv", commit, "--", *paths)
     return shown.decode("utf-8", errors="replace")
 
 
 def commit_file(top: Path, name: str, message: str) -> str:
-    """Commit one file alone, whatever else is staged; its hash. Raises NoTree where git fails."""
+    """Commit only this file, whatever else is staged; return the hash. Raises NoTree if git
+    fails."""
     _git(top, "add", "--", name)
     _git(top, "commit", "--quiet", "--only", "--file=-", "--", name, given=message.encode())
     return _git(top, "rev-parse", "HEAD").decode().strip()
 
 
 class _GitFailed(NoTree):
-    """git ended with an error; the text has its first line."""
+    """git failed; the text is the first line of its error."""
 
 
 def _git(folder: Path, *arguments: str, given: bytes | None = None) -> bytes:
@@ -221,7 +223,7 @@ def _git(folder: Path, *arguments: str, given: bytes | None = None) -> bytes:
 
 
 def _commit(top: Path, name: str) -> str:
-    """The whole hash; empty where it is no revision."""
+    """Return the full hash; empty if it is not a revision."""
     try:
         out = _git(
             top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"
@@ -244,9 +246,10 @@ def _revision(top: Path, name: str, commit: str, into: Path) -> Tree:
 def _extract(
     top: Path, name: str, commit: str, into: Path, absent: dict[str, str], prefix: str = ""
 ) -> tuple[list[str], dict[str, str]]:
-    """Write the files of a commit and of its submodules; (names, links by name) without theirs.
+    """Write the files of a commit and of its submodules; return (names, links by name) without the
+    submodules'.
 
-    Submodules whose commit is not here are added to `absent`.
+    Submodules whose commit is missing are added to `absent`.
     """
     listed = _git(top, "ls-tree", "-r", "-z", "--long", "--full-tree", commit)
     files: dict[str, str] = {}
@@ -276,7 +279,7 @@ def _extract(
         target.write_bytes(data)
     for path, module in modules.items():
         inner = top / path
-        # Its own repository, and no other that it lies in or leads to.
+        # Only its own repository, not one that contains it or that a link leads to.
         if inner.is_dir() and repository(inner) == inner and _commit(inner, module):
             _extract(inner, f"{name}:{path}", module, into, absent, f"{prefix}{path}/")
         else:
@@ -290,7 +293,7 @@ def _named(module: str, commit: str) -> str:
 
 
 def _leading(links: Mapping[str, str], absent: Mapping[str, str], root: Path) -> dict[str, str]:
-    """{link: submodule} of links that lead into submodules that are not checked out."""
+    """Return {link: submodule} of links into submodules that are not checked out."""
     return {
         path: name
         for path, target in links.items()
@@ -313,7 +316,7 @@ def _contents(top: Path, blobs: dict[str, str]) -> dict[str, bytes]:
 
 
 def _follow(links: dict[str, str], into: Path) -> None:
-    """Copies in place of links to files and folders of the same tree; others are left out."""
+    """Replace links within the tree by copies; leave out other links."""
     copied = 0
     for path, target in links.items():
         place = into / path
@@ -353,7 +356,7 @@ def _counts(name: str) -> bool:
 
 
 def settings_of(root: Path) -> Path:
-    """The file with a tree's settings: it need not be there."""
+    """Return the path of a tree's settings, which may not exist."""
     hidden = root / _HIDDEN_SETTINGS_NAME
     plain = root / SETTINGS_NAME
     return hidden if hidden.is_file() and not plain.is_file() else plain
@@ -368,31 +371,32 @@ def _names(listed: bytes) -> list[str]:
     return [os.fsdecode(name) for name in listed.split(b"\0") if name]
 
 
-# The kernels of one side: files with a description, and what each is made of.
+# The kernels of one side: files with a description, and the files that each uses.
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """One kernel of one side.
 
-    `digest` is of everything it is made of: its text, its description, its headers, its cubins.
+    `digest` is a hash of its text, its description, its headers and its cubins.
     """
 
     id: str
-    name: str  # of the file, from the tree's root
+    name: str  # of the file, relative to the tree's root
     path: Path
     digest: str
-    files: tuple[str, ...] = ()  # it and its headers, from the tree's root
-    fault: str = ""  # why it cannot be read; there is no variant then
-    unknown: str = ""  # what of it is not here, so that nothing can be said of it
+    files: tuple[str, ...] = ()  # the file and its headers, relative to the tree's root
+    fault: str = ""  # why it cannot be read, in which case there is no variant
+    unknown: str = ""  # missing parts, because of which there is no verdict
     variant: Variant | None = field(default=None, compare=False)
 
 
 def find_kernels(tree: Tree, patterns: Sequence[str]) -> dict[str, Found]:
-    """The kernels of a side by id, in the order of their files' names.
+    """Return the kernels of a side by id, ordered by file name.
 
     Args:
-        patterns: of names from the root (`kernels/*.cu`); none: every file with a description.
+        patterns: of names relative to the root (`kernels/*.cu`); empty: every file with a
+            description.
     """
     found: dict[str, Found] = {}
     for name in tree.sources:
@@ -402,21 +406,21 @@ def find_kernels(tree: Tree, patterns: Sequence[str]) -> dict[str, Found]:
         if not describes_itself(path):
             continue
         kernel = _read(tree, name, path)
-        # Of two files of one name each keeps its path as its id.
+        # Files with the same name have their paths as ids.
         found[name if kernel.id in found else kernel.id] = kernel
     return found
 
 
-_ALIKE = 0.5  # share of lines from which on a file is another one renamed; git's own
+_ALIKE = 0.5  # minimum share of common lines of a renamed file, as in git
 
 
 def pair_kernels(
     first: Mapping[str, Found], second: Mapping[str, Found]
 ) -> tuple[dict[str, Found], dict[str, str]]:
-    """(the earlier kernels by the ids of the later ones that they became, old name by id).
+    """Return (earlier kernels by the id of their later version, old name by id).
 
-    A kernel is the one of the same file, else of the same name elsewhere, else the most alike of
-    those that are no more: one that is renamed is compared too. What became nothing keeps its id.
+    The counterpart of a kernel has the same file, else the same name elsewhere, else is the most
+    similar removed one, so that renamed kernels are compared, too. Removed kernels keep their ids.
     """
     files = {found.name: found for found in first.values()}
     paired = {id_: files.pop(found.name) for id_, found in second.items() if found.name in files}
@@ -443,7 +447,7 @@ def pair_kernels(
 
 
 def _likeness(one: Found, other: Found) -> float:
-    """The share of lines that two files have in common."""
+    """Return the share of lines that two files have in common."""
     if one.digest == other.digest:
         return 1.0
     lines = [

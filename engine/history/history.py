@@ -198,11 +198,11 @@ class History:
 
     Args:
         times: times of sessions, as in `engine.sessions.known_times.open_history`; None: no times
-        of sessions.
+            of sessions.
         work: work that is allowed to find a time.
         shipped: use figures that ship with Attune (`engine.history.shipped`) for kernels that are
-        not compiled and simulated yet. For tables of many kernels; a kernel that is executed is
-        compiled anyway.
+            not compiled and simulated yet. For tables of many kernels; a kernel that is executed is
+            compiled anyway.
     """
 
     times: TakenTimes | None = None

@@ -156,7 +156,7 @@ def heaviest_cta(emulator: Emulator, has_middle: bool = False) -> CtaTrace:
 
     Args:
         has_middle: also try CTAs halfway between the corners, which see most keys with a window on
-        both sides.
+            both sides.
     """
     trace, totals = emulator.trace()
     # CTAs along an axis that no branch depends on execute the same.

@@ -46,24 +46,24 @@ Answer = TypeVar("Answer")
 class Sizes(TypedDict, total=False):
     """A problem by keywords. Q is `[batch, heads, seqlen, head_dim]`."""
 
-    preset: str  # a named shape, as `--preset`; what else is given stands in its place
-    batch: int  # 1 where left out
+    preset: str  # a named shape, as `--preset`; other keywords override its values
+    batch: int  # default 1
     heads: int  # 1
     seqlen: int  # 128
-    head_dim: int  # 64, or the first one that the kernel takes
+    head_dim: int  # default 64, or the first that the kernel supports
     causal: bool  # False
-    dtype: str  # "fp16", "bf16" or "fp32"; fp16, or the first one that the kernel takes
-    seqlen_kv: int | None  # length of K and V where it differs, as in decoding
-    heads_kv: int | None  # heads of K and V where query heads share them
-    head_dim_v: int | None  # columns of V and O where K has others
-    kv_dtype: str | None  # "fp8" where K and V are
+    dtype: str  # "fp16", "bf16" or "fp32"; default fp16, or the first that the kernel supports
+    seqlen_kv: int | None  # length of K and V if it differs, as in decoding
+    heads_kv: int | None  # heads of K and V if query heads share them
+    head_dim_v: int | None  # columns of V and O if K has another number
+    kv_dtype: str | None  # "fp8" if K and V are in FP8
     # See `engine.attention.problem.Problem` for what these mean.
     window: int | None
     softcap: float | None
     alibi: bool
     sinks: bool
     lse: bool
-    seqlens: tuple[int, ...] | None  # then batch and lengths may be left out
+    seqlens: tuple[int, ...] | None  # with it, batch and lengths may be left out
 
 
 def check_keywords(given: Iterable[str], known: Collection[str]) -> None:
@@ -74,7 +74,7 @@ def check_keywords(given: Iterable[str], known: Collection[str]) -> None:
 
 
 def check_choice(what: str, given: object, kind: Any) -> None:
-    """Raise UnknownName for a value that the literal type does not have, with the nearest ones."""
+    """Raise UnknownName for a value that the literal type lacks, with the nearest ones."""
     known = get_args(kind)
     if given not in known:
         raise unknown(what, str(given), known)
@@ -94,7 +94,7 @@ def named_keywords(*further: str) -> Callable[[Callable[Given, Answer]], Callabl
     """Decorate a function to report unknown keywords by `check_keywords`.
 
     Args:
-        further: what it takes besides those of its signature.
+        further: keywords in addition to those of the signature.
     """
 
     def wrap(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
@@ -111,10 +111,10 @@ def named_keywords(*further: str) -> Callable[[Callable[Given, Answer]], Callabl
 
 
 def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
-    """The problem that the keywords describe.
+    """Return the problem that the keywords describe.
 
     Raises:
-        InvalidProblem, UnknownName: sizes that cannot be, no such preset, another keyword.
+        InvalidProblem, UnknownName: invalid sizes, or an unknown preset or keyword.
     """
     check_keywords(sizes, Sizes.__annotations__)
     if (preset := sizes.get("preset")) is not None:
@@ -159,15 +159,16 @@ def _changed(preset: Problem, sizes: Sizes) -> Problem:
         given = {"batch": len(sizes["seqlens"] or ()), "seqlen_kv": longest} | given
         given.setdefault("seqlen", longest)
     elif {"batch", "seqlen", "seqlen_kv"} & set(given):
-        given.setdefault("seqlens", None)  # the preset's lengths are of its own batch
+        given.setdefault("seqlens", None)  # the preset's lengths belong to its batch
     if "num_heads" in given and "num_heads_kv" not in given:
-        given["num_heads_kv"] = None  # other heads than the preset's do not share its K/V heads
+        # With another number of heads, the preset's K/V heads do not apply.
+        given["num_heads_kv"] = None
     return replace(preset, **given)
 
 
 def dtype_of(name: str | None, *variants: str) -> Dtype:
-    """The format of this name, or the usual one of these variants; InvalidProblem for a name that
-    there is not."""
+    """Return the format with this name, or the usual one of these variants. Raises
+    InvalidProblem for an unknown name."""
     if name is None:
         return usual_dtype(variants)
     if name not in DTYPES:
@@ -176,10 +177,10 @@ def dtype_of(name: str | None, *variants: str) -> Dtype:
 
 
 def variant_name(kernel: str | Path) -> str:
-    """As `kernel_named`; a path may be a `Path`, too.
+    """Return `kernel_named`; a path may also be a `Path`.
 
     Raises:
-        UnknownName, InvalidKernel: as `kernel_named`, or it is no text and no path.
+        UnknownName, InvalidKernel: as `kernel_named`, or it is neither text nor path.
     """
     if not isinstance(kernel, str | Path):
         raise UnknownName(
@@ -192,18 +193,18 @@ def variant_name(kernel: str | Path) -> str:
 
 @cache
 def evaluator() -> Evaluator:
-    """The one of this process: its child processes stay for the next call."""
+    """Return the evaluator of this process, whose child processes are reused."""
     made = Evaluator(open_history())
     atexit.register(made.close)
     return made
 
 
-# A person's tensors as Q, K and V, and O as a tensor of the same kind: NumPy, PyTorch, CuPy.
+# The user's tensors as Q, K and V, and O as a tensor of the same library: NumPy, PyTorch, CuPy.
 
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Q, K and V on the host, and the tensor whose kind O is to have."""
+    """Q, K and V on the host, and the tensor whose library, format and device O gets."""
 
     inputs: Inputs
     like: Any
@@ -213,7 +214,7 @@ class Tensors:
         return self.inputs.problem
 
     def write(self, out: RawArray) -> Any:
-        """O as a tensor of the library, format and device of `like`."""
+        """Return O as a tensor of the library, format and device of `like`."""
         if _library(self.like) == "torch":
             import torch
 
@@ -227,15 +228,15 @@ class Tensors:
 
 
 def read_tensors(q: Any, k: Any, v: Any, *, causal: bool) -> Tensors:
-    """The tensors as the inputs of a problem.
+    """Return the tensors as the inputs of a problem.
 
     Args:
         q: `[batch, heads, seqlen, head_dim]`; any object with DLPack, FP16, BF16 or FP32.
         k, v: `[batch, heads_kv, seqlen_kv, head_dim]`.
 
     Raises:
-        InvalidProblem: what is no tensor of four dimensions, another format, shapes that do not
-            belong together.
+        InvalidProblem: not a four-dimensional tensor, an unsupported format, or inconsistent
+            shapes.
     """
     read = {name: _read(name, x) for name, x in (("q", q), ("k", k), ("v", v))}
     formats = {name: dtype for name, (_, dtype) in read.items()}
@@ -265,7 +266,7 @@ def read_tensors(q: Any, k: Any, v: Any, *, causal: bool) -> Tensors:
 
 
 def _read(name: str, tensor: Any) -> tuple[Any, Dtype]:
-    """The raw array on the host, contiguous, and its format."""
+    """Return the raw array on the host, contiguous, and its format."""
     library = _library(tensor)
     dtype = str(getattr(tensor, "dtype", type(tensor).__name__)).removeprefix("torch.")
     if dtype not in get_args(Dtype):
@@ -289,7 +290,7 @@ def _read(name: str, tensor: Any) -> tuple[Any, Dtype]:
         raise InvalidProblem(
             f"{name} has {array.ndim} dimensions: give [batch, heads, seqlen, head_dim]."
         )
-    # NumPy has no bfloat16 of its own: its bit patterns.
+    # NumPy has no bfloat16: use its bit patterns.
     raw = array.view(np.uint16) if dtype == "bfloat16" else array
     return raw, dtype  # type: ignore[return-value]
 
@@ -311,14 +312,13 @@ Tensor = TypeVar("Tensor")
 
 
 def kernel(name: str | Path, *, gpu: str | None = None, **config: int) -> AttentionKernel:
-    """A kernel of the ladder by its name, or a person's own by the path of its `.cu` file.
+    """Return a kernel of the ladder by name, or an own kernel by the path of its `.cu` file.
 
     Args:
-        name: for instance "v08", "my_kernel.cu", or "auto" for the one that is known to be the
-            fastest at each problem.
-        gpu: the target GPU, for instance "L4"; None: the one in this machine, if it has one.
-        config: values of tunables, for instance `block_n=64`; those left out are the tuned ones or
-            the defaults.
+        name: for instance "v08", "my_kernel.cu", or "auto" for the fastest known kernel for each
+            problem.
+        gpu: the target GPU, for instance "L4"; None: this machine's GPU, if it has one.
+        config: values of tunables, for instance `block_n=64`; others are tuned or default values.
 
     Raises:
         UnknownName: no such kernel, file or GPU; the text names the nearest.
@@ -345,7 +345,7 @@ def kernel(name: str | Path, *, gpu: str | None = None, **config: int) -> Attent
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AttentionKernel:
-    """A kernel with a GPU and values of tunables. Made by `kernel`.
+    """A kernel with a GPU and values of tunables, created by `kernel`.
 
     Every method takes the problem by keywords: `batch`, `heads`, `seqlen`, `head_dim`, `causal`,
     `dtype`, `seqlen_kv`, `heads_kv`, `window`, `softcap`, `alibi`, `sinks`, `lse`, `seqlens`
@@ -354,7 +354,7 @@ class AttentionKernel:
 
     name: str  # the variant's, or "auto"
     gpu: str | None
-    values: tuple[tuple[str, int], ...]  # of the tunables that were given
+    values: tuple[tuple[str, int], ...]  # of the given tunables
 
     def __repr__(self) -> str:
         gpu = f", gpu={self.gpu!r}" if self.gpu is not None else ""
@@ -362,16 +362,16 @@ class AttentionKernel:
 
     @property
     def config(self) -> Mapping[str, int]:
-        """The values that were given."""
+        """Return the given values."""
         return dict(self.values)
 
     @property
     def variant(self) -> Variant | None:
-        """What its description says; None for "auto"."""
+        """Return the kernel's variant; None for "auto"."""
         return None if self.name == AUTO else find_variant(self.name)
 
     def on(self, gpu: str) -> AttentionKernel:
-        """A copy for another GPU. Raises UnknownName where there is none of this name."""
+        """Return a copy for another GPU. Raises UnknownName for an unknown name."""
         find_device(gpu)
         return replace(self, gpu=gpu)
 
@@ -397,11 +397,11 @@ class AttentionKernel:
             backend: "auto" (the GPU where it is the target, else software: see
                 `engine.pipeline.execute.where_to_execute`), "cpu", "cuda" or "machine-code".
             schedule: the order of threads on the CPU: "in_order", "random" or "reverse".
-            inputs: what Q, K and V hold: see `engine.attention.tensors.MEANINGS`.
+            inputs: contents of Q, K and V: see `engine.attention.tensors.MEANINGS`.
 
         Raises:
-            InvalidProblem: sizes that cannot be, or such a seed or limit.
-            UnknownName: no such backend or order.
+            InvalidProblem: an invalid size, seed or limit.
+            UnknownName: an unknown backend or order.
 
         Example:
             >>> import engine as attune
@@ -429,10 +429,11 @@ class AttentionKernel:
         return evaluator().evaluate(request).evaluation
 
     def occupancy(self, **sizes: Unpack[Sizes]) -> Occupancy:
-        """Occupancy of the main pass, from the real compiler; no GPU needed.
+        """Return the occupancy of the main pass, from the real compiler; no GPU needed.
 
         Raises:
-            InvalidProblem: no GPU is named and there is none here, or they do not take the problem.
+            InvalidProblem: no GPU is named and there is none here, or kernel or GPU do not support
+                the problem.
             CompileError, ToolMissing: it does not compile, or there is no compiler.
 
         Example:
@@ -484,8 +485,8 @@ class AttentionKernel:
 
     @named_keywords()
     def run(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tensor:
-        """O of one launch on somebody's tensors, executed on the GPU where it is the target, else
-        on the CPU. Nothing is checked.
+        """Return O of one launch on given tensors, executed on the GPU if it is the target, else on
+        the CPU. Nothing is checked.
 
         Args:
             q: `[batch, heads, seqlen, head_dim]`, FP16, BF16 or FP32, of NumPy, PyTorch, CuPy or
@@ -496,8 +497,8 @@ class AttentionKernel:
             O in the shape, the format and the library of `q`, and on its device.
 
         Raises:
-            InvalidProblem: tensors that do not belong together, or that it cannot be launched with.
-            CompileError, ExecutionError: it does not compile, or did not come to its end.
+            InvalidProblem: inconsistent tensors, or tensors with which it cannot be launched.
+            CompileError, ExecutionError: it does not compile, or the launch did not finish.
 
         Example:
             >>> import numpy as np, engine as attune

@@ -183,7 +183,7 @@ def recommend_mix(
     )
 
 
-# `compare(…)`: two sessions, or what was evaluated just now, problem by problem.
+# `compare(…)`: compare two sessions or new evaluations, problem by problem.
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -202,7 +202,7 @@ class Comparison(Tabular):
         return tuple(comparison_tables(self.comparison))
 
     def bars(self) -> Bars:
-        """Speedups with their intervals, of the pairs that have times."""
+        """Return a bar chart of speed-ups with intervals, of pairs with times."""
         values = {}
         for row in self.comparison.rows:
             if (speedup := row.speedup) is not None:
@@ -212,7 +212,7 @@ class Comparison(Tabular):
         return Bars("After, beside before", "times as fast", values)
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each pair of kernels: times in µs, verdict, figures before and after."""
+        """Return a row for each pair of kernels: times in µs, verdict, figures before and after."""
         return rows_frame(self.comparison)
 
 
@@ -230,15 +230,14 @@ def compare(
     Args:
         before, after: snapshot files, names in the store, evaluations that `check` returned, what
             `sweep` returned, or kernels, which are checked first.
-        pairing: "same" variant and config, the "best" of each side, or "auto": the same where both
+        pairing: "same" variant and config, the "best" of each side, or "auto": the same if both
             have it, else the best.
-        across: give verdicts across different GPUs, drivers and clocks too.
+        across: also give verdicts across different GPUs, drivers and clocks.
         sizes: the problem of kernels, as `AttentionKernel.check` takes it.
 
     Raises:
         UnknownName, SnapshotError: there is no such session, or it is damaged.
-        InvalidProblem: nothing that can be compared, sizes that cannot be, or sizes without a
-            kernel.
+        InvalidProblem: nothing can be compared, invalid sizes, or sizes without a kernel.
 
     Example:
         >>> import engine as attune
@@ -293,12 +292,13 @@ class SweepResult(Tabular):
 
     @property
     def best(self) -> tuple[SweepRow, ...]:
-        """The fastest of each problem on each GPU, in the order of `results`."""
+        """Return the fastest point of each problem and GPU, in the order of `results`."""
         by_point = {row.point: row for row in self.rows}
         return tuple(by_point[r.places[0].point] for r in self.results if r.places)
 
     def brief(self) -> Table:
-        """How it ended, and the best of each problem; where none has a time, why."""
+        """Return how the sweep ended and the best point of each problem, or why there are no
+        times."""
         timed = sum(row.median_us is not None for row in self.rows)
         title = f"Sweep, {self.end}: {len(self.rows):,} evaluated, {timed:,} with a time"
         records = (
@@ -321,16 +321,16 @@ class SweepResult(Tabular):
         return tuple(decode(Evaluation, row.result) for row in self.rows)
 
     def tables(self) -> tuple[Table, ...]:
-        """The best of each problem, then what has no time and why."""
+        """Return tables of the best points of each problem and of untimed points."""
         return tuple(t for t in result_tables(self.rows, self.results) if t.rows)
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each point: times in µs, occupancy, resources, errors; tunables as
+        """Return a row for each point: times in µs, occupancy, resources, errors; tunables as
         `config.NAME`."""
         return sweep_frame(self.rows)
 
     def plot(self) -> Figure:
-        """Time of every point with its interval, a trace for each problem: a Plotly figure."""
+        """Return a Plotly figure of all points' times with intervals, a trace for each problem."""
         from plotly.graph_objects import Figure
 
         figure, origins = Figure(), set[str]()
@@ -349,14 +349,14 @@ class SweepResult(Tabular):
         return figure
 
     def to_kernel_tuner(self, variant: str = "") -> str:
-        """The times as the text of a Kernel Tuner cache, which is of one kernel on one GPU.
+        """Return the times as a Kernel Tuner cache, which has one kernel and one GPU.
 
         Args:
-            variant: leave the others out.
+            variant: export only this variant.
 
         Raises:
-            InvalidProblem: several kernels or GPUs, or no time that was measured: a predicted one
-                would be taken for a measurement.
+            InvalidProblem: several kernels or GPUs, or no measured time: a prediction would be read
+                as a measurement.
         """
         snapshot = make_snapshot(self.evaluations, environment=collect_environment())
         return exported(snapshot, "kernel-tuner", variant)
@@ -388,23 +388,23 @@ def sweep(
     """Evaluate every combination of kernels, problems and values of tunables, and rank them.
 
     Args:
-        kernels: names, files, "auto", or what `kernel` made (whose given values then count).
-        gpu: the target GPU; None: that of the kernels, or the one in this machine.
+        kernels: names, files, "auto", or results of `kernel`, whose given values are used.
+        gpu: the target GPU; None: that of the kernels, or this machine's.
         batch, heads, seqlen, head_dim, causal, dtype: one value or several; all combinations.
-            Without `causal`: no mask, but for kernels that compute no other.
+            Without `causal`: no mask, except for kernels that only support causal ones.
             dtype is fp16, or what the kernels take, where left out.
         problems: instead of these sizes.
         tunables: only these values, by name.
-        defaults_only: the tunables that are not given take their defaults alone.
+        defaults_only: tunables that are not given only take their defaults.
         strategy: "exhaustive", "random", "coordinate", "bayesian" or "simulated".
-        evaluations, seconds: when a search ends at the latest.
-        execute: False compiles and predicts, and runs nothing.
-        journal: where to write what is done, and to go on from; None keeps none.
+        evaluations, seconds: limits of the search.
+        execute: False only compiles and predicts.
+        journal: file to record results in and to resume from; None: no file.
         on_progress: called before and after every point.
 
     Raises:
         UnknownName, InvalidKernel: as `kernel`, or no such tunable, strategy or backend.
-        InvalidProblem: sizes or limits that cannot be, too many points, no kernel, or kernels for
+        InvalidProblem: invalid sizes or limits, too many points, no kernel, or kernels for
             different GPUs.
         StoreError: the journal cannot be written, or another process runs this sweep.
         ToolMissing: the strategy needs a package that is not installed.

@@ -95,7 +95,7 @@ def prepare(kernel: Kernel, measurements: Sequence[Measurement], known: Known) -
 
     Raises:
         InvalidProblem: there is no point, or one that the variant cannot launch, has another CTA
-        count, or is faster than the GPU's peak, or the device lacks figures.
+            count, or is faster than the GPU's peak, or the device lacks figures.
     """
     if not measurements:
         raise InvalidProblem("There is no measured point to calibrate on.", code="no_point")
@@ -142,7 +142,7 @@ def calibrate(points: Points, *, is_own_file: bool = True) -> Calibration:
 
     Args:
         is_own_file: the points are of the variant's file. Another kernel may skip the absent keys
-        of the last tile that the variant pads; that is assumed if it fits better.
+            of the last tile that the variant pads; that is assumed if it fits better.
 
     Raises:
         InvalidProblem: the device lacks figures.

@@ -467,7 +467,7 @@ def predict_arrays(
     Args:
         calibration: of the same variant and device; None uses the priors.
         curve: simulated CTA times; None assumes them. A calibration is based on either assumed or
-        simulated times and uses the same here.
+            simulated times and uses the same here.
     """
     if calibration is not None and not calibration.by_machine_code:
         curve = None

@@ -207,9 +207,9 @@ def estimate(
     Args:
         passes: of `pass_reports`.
         calibration: of the same variant and device; None uses the priors, with a wide interval. One
-        based on simulated CTA times is ignored without `curve`.
+            based on simulated CTA times is ignored without `curve`.
         curve: simulated CTA times, if the calibration is based on them or there is none; None
-        assumes a CTA time.
+            assumes a CTA time.
     """
     variant, device = kernel.variant, kernel.device
     if why := misfit_of(kernel, passes):

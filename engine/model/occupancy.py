@@ -157,7 +157,7 @@ def check_launch(limits: SmLimits, threads: int, registers: int, smem_bytes: int
 
     Raises:
         InvalidProblem: threads outside 1..1024, registers outside 0..255, or shared memory beyond
-        an int's range.
+            an int's range.
     """
     for name, value in (
         ("threads per CTA", threads),
@@ -205,12 +205,12 @@ def occupancy(
         registers: registers per thread.
         smem_bytes: static + dynamic shared memory per CTA.
         idle_ctas: launched CTAs without keys to visit, which end at once. Waves and fills count the
-        others.
+            others.
         cluster_size: CTAs of a cluster, which run on one GPC.
 
     Raises:
         InvalidProblem: the launch is invalid (see `check_launch`), has no CTA, no SM, or clusters
-        that the GPU does not support.
+            that the GPU does not support.
     """
     check_launch(limits, threads, registers, smem_bytes)
     if isinstance(ctas, bool) or not isinstance(ctas, int | np.integer) or ctas < 1:

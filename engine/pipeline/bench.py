@@ -95,7 +95,7 @@ def bench(
 
     Args:
         entrants: kernels to measure. None selects the fastest of the ladder in a short first run,
-        each variant with its tuned config if there is one.
+            each variant with its tuned config if there is one.
 
     Raises:
         MeasureError: the GPU failed, or no kernel can be measured.

@@ -107,15 +107,15 @@ class Evaluator:
 
         Args:
             on_part: called with intermediate evaluations: after about a second with that of a few
-            CTAs, if executing all of them on the CPU takes much longer and they can be executed
-            alone; and with that of all CTAs, without a time, if the kernel is still to be
-            simulated.
+                CTAs, if executing all of them on the CPU takes much longer and they can be executed
+                alone; and with that of all CTAs, without a time, if the kernel is still to be
+                simulated.
             simulates: False uses simulated CTA times only if they are cached.
             keeps: record the prediction in the ledger; False leaves that to the caller.
             counts: also count executed instructions if the machine code is simulated, for later
-            comparisons; this can double the time.
+                comparisons; this can double the time.
             source: a `.cu` file to use instead of the variant's own, with its headers beside it.
-            Its description is used if it has one, else the variant's.
+                Its description is used if it has one, else the variant's.
 
         Raises:
             UnknownName: the variant or GPU is not in its list.

@@ -55,7 +55,7 @@ def time_passes(
 
     Args:
         predicted: a prediction by machine code; otherwise, or if None, each launch is simulated
-        separately.
+            separately.
 
     Raises:
         InvalidProblem, UnknownName, CompileError, ToolMissing: as `time_launch`.

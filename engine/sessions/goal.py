@@ -157,7 +157,7 @@ def goal_status(goal: Goal, evaluations: Sequence[Evaluation], session: str = ""
 
     Args:
         session: its title, used in names of references, whose times never meet a target for a
-        variant.
+            variant.
     """
     fitting = [e for e in under_own_names(evaluations, session) if _fits(goal, e)]
     rule = {"speedup": _speedups, "latency_us": _latencies, "per_unit_gain": _per_unit_gains}

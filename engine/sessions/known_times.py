@@ -140,7 +140,8 @@ class KnownTimes:
 
     Args:
         most_s: seconds that queries may spend reading files between two listings, newest files
-        first, and the same again for queries of one problem. Later queries continue, and `unread`
+            first, and the same again for queries of one problem. Later queries continue, and
+            `unread`
         is the number of remaining files. None: read all at once.
         at_once: files whose times are fetched and stored together.
         keep_from_bytes: times of a journal are cached once this many bytes are new.

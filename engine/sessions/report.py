@@ -212,7 +212,7 @@ def to_html(
 
     Args:
         history: gives estimates beside Nsight Compute's counters; None: without other sessions'
-        times.
+            times.
         maps: error maps of results that passed, too; those of wrong ones are always there.
     """
     templates = html_templates()

@@ -47,7 +47,7 @@ def plan_rerun(
 
     Args:
         only: a shell pattern for, or a part of, labels such as `v05 num_splits=4 B1 H1 S128 D64
-        fp16 L4`.
+            fp16 L4`.
         gpu: the target GPU in place of the recorded one.
     """
     newest: dict[object, Evaluation] = {}
@@ -140,7 +140,7 @@ def their_source(snapshot: Snapshot, evaluation: Evaluation, folder: Path) -> Pa
 
     Raises:
         SnapshotError: the snapshot has no source for it, or one whose parameters differ from the
-        arguments of this version's launch, which would be misinterpreted on a GPU.
+            arguments of this version's launch, which would be misinterpreted on a GPU.
     """
     source = source_of(snapshot, evaluation)
     if source is None:

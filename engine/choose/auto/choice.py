@@ -90,11 +90,11 @@ def choose(
         device: None raises an error, because the fastest kernel depends on the GPU.
         given: tunables given by the user, which the chosen variant must offer.
         history: times to rank by; None: no times of sessions. Simulated times that ship with Attune
-        are used. If it only looks up, candidates without a time are not ranked.
+            are used. If it only looks up, candidates without a time are not ranked.
 
     Raises:
         InvalidProblem: there is no GPU to choose for, or the variant does not offer the given
-        tunables.
+            tunables.
     """
     if device is None:
         raise InvalidProblem(

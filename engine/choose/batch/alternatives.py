@@ -78,12 +78,12 @@ def rank_options(
 
     Args:
         variants: to consider on the same GPU, with configs that spread work over more CTAs and
-        configs of `auto`'s candidates.
+            configs of `auto`'s candidates.
         devices: to consider with the same variant; only cheaper ones (smaller ones without a price)
-        are offered.
+            are offered.
         wait: a plan to collect requests, if requested.
         known: predicts the options. Options predicted by another method than the present kernel
-        come last without a speed-up, because the times are not comparable.
+            come last without a speed-up, because the times are not comparable.
 
     Raises:
         InvalidProblem: the present kernel cannot be predicted.

@@ -280,7 +280,7 @@ def recommend_mix(
 
     Args:
         variant: a variant, whose number of splits is chosen; `auto`: its choices for each line, at
-        today's batch and at a large one, with any number of splits.
+            today's batch and at a large one, with any number of splits.
         given: fixed values of tunables.
         target: sufficient share of the highest throughput, above 0, at most 1.
         price_usd_per_hour: of a GPU; None: the device's list price.

@@ -132,8 +132,8 @@ def recommend_batch(
     Raises:
         UnknownName: no such variant or GPU.
         InvalidProblem: an invalid shape, config, target, price, CSV or rate; no batch fits in
-        memory; or the GPU lacks figures for a prediction. CompileError, ToolMissing: the variant
-        does not compile for the GPU, or there is no NVRTC.
+            memory; or the GPU lacks figures for a prediction.
+        CompileError, ToolMissing: the variant does not compile for the GPU, or there is no NVRTC.
     """
     kernel, resolved = _resolve(request)
     variant, device, config = kernel.variant, kernel.device, kernel.config

@@ -90,7 +90,7 @@ def regressions_of(
     Args:
         code: the gate's findings on the machine code.
         same_kernel: the same variant and config. Only then are more registers a regression and not
-        another design.
+            another design.
         why: sentence of the verdict or the status.
     """
     findings = list(_correctness(before, after, why))
@@ -250,13 +250,13 @@ def compare_sessions(
         sessions: snapshots by displayed name.
         baseline: name of the baseline; by default the first.
         pairing: pairs of kernels on a problem: "same" variant and config, the "best" of each
-        session, or "auto": the same if both have it, else the best.
+            session, or "auto": the same if both have it, else the best.
         pairs: pairs of kernels (before, after), used instead of `pairing`. Both may be of one
-        session.
+            session.
         across: also give verdicts across different GPUs, drivers and clocks.
         kind: kind of time to compare: "device_warm", "device_cold" or "end_to_end".
         measured_now: name of the session that was just measured; measurements of other sessions are
-        shown as recorded.
+            shown as recorded.
 
     Raises:
         BadInput: there is no session at all.
