@@ -566,7 +566,7 @@ def step_of(hint: Hint, kernel: Kernel, problem: Problem, history: History | Non
 
 def _rung_us(name: str, kernel: Kernel, problem: Problem, history: History) -> float | None:
     """Return a rung's simulated time, with `kernel`'s values for common tunables and defaults
-    for others."""
+    for others. None if it is calibrated: the other rung's may not be."""
     try:
         variant = find_variant(name)
         config = default_config(variant, {}, kernel.device)
@@ -576,7 +576,7 @@ def _rung_us(name: str, kernel: Kernel, problem: Problem, history: History) -> f
         found = history.estimate(Kernel.of(variant, kernel.device, config), problem)
     except AttuneError:
         return None
-    return found.latency.median_us if found.latency and found.by_machine_code else None
+    return found.latency.median_us if found.latency and found.latency.is_simulated else None
 
 
 def _auto(

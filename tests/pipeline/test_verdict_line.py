@@ -12,7 +12,7 @@ from sessions_data import evaluation_maker
 from verdicts import RIGHT
 from words import says
 
-from engine.attention.evaluation import Execution, Finding, Latency
+from engine.attention.evaluation import CALIBRATED, Execution, Finding, Latency
 from engine.attention.problem import Problem
 from engine.base.errors import Status
 from engine.choose.auto import Choice
@@ -258,11 +258,14 @@ def test_advice_names_the_rung_that_follows_it() -> None:
         """Times of two neighbouring rungs, the one with copies ahead of the maths a fifth less."""
 
         us: ClassVar[dict[str, float]] = {"v09": 50.0, "v10": 40.0}
+        calibrated: ClassVar[set[str]] = set()
 
         def estimate(self, kernel: Kernel, problem: Problem) -> SimpleNamespace:
             assert problem == PROBLEM
             assert kernel.config["block_n"] == V08.config["block_n"]
-            time = SimpleNamespace(median_us=self.us[kernel.variant.id])
+            us, name = self.us[kernel.variant.id], kernel.variant.id
+            note = f" {CALIBRATED} 3 measured points." if name in self.calibrated else ""
+            time = Latency("predicted", us, us, us, f"{PREDICTED.reason}{note}")
             return SimpleNamespace(latency=time, by_machine_code=True)
 
     told = {"latency": PREDICTED, "report": REPORT, "history": Known()}
@@ -272,6 +275,11 @@ def test_advice_names_the_rung_that_follows_it() -> None:
         *("v10", pytest.approx(0.2)),
         *(0.02, pytest.approx(0.2)),
     )
+    # A calibrated time and one that is not are not comparable.
+    Known.calibrated.add("v09")
+    found = verdict_of(PASSED, V08, PROBLEM, **told).next
+    assert found is not None
+    assert found.rung_gain is None
     # A rung that does so already is told of none.
     again = verdict_of(PASSED, V11, PROBLEM, **told).next
     assert again is not None
