@@ -1,4 +1,4 @@
-"""Searching for the fastest variant and config: what to try, in which order, and what is best."""
+"""Search for the fastest variant and config: spaces, strategies, rankings and results."""
 
 from engine.search.autotune import ProblemResult, problem_results
 from engine.search.ranking import SweepRow

@@ -1,6 +1,6 @@
 """The final round of a sweep, and the tuned configs saved from it.
 
-Successive halving: few rounds drop the slow candidates, then the best are timed longer.
+Successive halving: slow candidates are dropped after few rounds, and the best are timed longer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from engine.pipeline.evaluate import Evaluator
 
 FINALISTS = 5
-# Rounds of each heat. Fewer than 6 have no interval, and 6 already find what is 10 % slower.
+# Rounds of each heat. Fewer than 6 give no interval; 6 are enough to find a kernel that is 10 %
+# slower.
 HEAT_ROUNDS = (6, 12, 24)
 
 
@@ -55,7 +56,7 @@ class Candidates(Protocol):
 
     @property
     def failures(self) -> Mapping[str, str]:
-        """Why candidates cannot take part (any more), by name; a run may add to it."""
+        """Return why candidates have failed, by name; a run may add to it."""
         ...
 
     def run(
@@ -70,12 +71,12 @@ class Candidates(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RaceResult:
-    """The ranking of the last candidates, and the round in which the others were dropped."""
+    """The ranking of the last candidates, and the heat after which each other was dropped."""
 
     places: tuple[RankedPoint, ...]  # of the finalists
     final: SamplingRun
-    left_in_heat: dict[str, int]  # candidate → 1-based heat after which it was out
-    throttled: str  # why no verdict can be trusted; empty when all is well
+    left_in_heat: dict[str, int]  # candidate → 1-based heat after which it was dropped
+    throttled: str  # why the verdicts are unreliable; else empty
 
 
 def race(
@@ -83,10 +84,11 @@ def race(
     settings: SamplerSettings,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> RaceResult:
-    """Successive halving, then paired timing of the candidates that are left.
+    """Run successive halving, then time the remaining candidates in paired rounds.
 
-    After each heat the slower half leaves, except candidates not yet known to be slower than the
-    leader. The final runs by the full stopping rule. A candidate that fails has no place.
+    After each heat the slower half is dropped, except candidates that are not significantly slower
+    than the leader. The final round uses the full stopping rule. A candidate that fails has no
+    place.
 
     Raises:
         ValueError: no candidates.
@@ -115,7 +117,7 @@ def _survivors(
     settings: SamplerSettings,
     should_stop: Callable[[], bool],
 ) -> list[str]:
-    """The candidates that remain after one heat, fastest first."""
+    """Return the candidates that remain after one heat, fastest first."""
     heat = replace(settings, kinds=settings.kinds[:1], min_rounds=rounds, max_rounds=rounds)
     run = candidates.run(remaining[0], heat, remaining[1:], should_stop=should_stop)
     if run.stop == "cancelled":
@@ -132,33 +134,33 @@ def _survivors(
     return survivors or list(remaining[:1])
 
 
-# The result of a search for each problem: its best points race against each other on a GPU.
+# The result of a search for each problem, from a final round of its best points on a GPU.
 #
-# Where candidates can be measured side by side (`OpenCandidates`), the best of the search run a
-# race with paired rounds. Elsewhere the evaluations' own times rank them, and what runs differ by,
-# or that a time is only predicted, is taken into account: the origin is always said.
+# If candidates can be measured side by side (`OpenCandidates`), the best of the search are timed in
+# paired rounds. Otherwise they are ranked by the times of their evaluations, with allowance for
+# run-to-run differences or prediction errors, and with the origin of the times.
 
 
-# Makes the kernels of correct rows ready to be timed side by side; points are their names there.
+# Prepares the kernels of correct rows for timing side by side; their names are the points' ids.
 OpenCandidates: TypeAlias = Callable[[Sequence[SweepRow]], AbstractContextManager[Candidates]]
 
-RACERS = 16  # best of the search that enter the race
+RACERS = 16  # number of best points in the final round
 FINAL = SamplerSettings(kinds=("device_warm", "device_cold"))
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemResult(Stored):
-    """The best of one problem on one GPU."""
+    """The best points of one problem on one GPU."""
 
-    device: str  # as `gpu_names` of the sweep's rows calls it
+    device: str  # its name in `gpu_names` of the sweep's rows
     problem: Problem
     origin: Origin
     places: tuple[RankedPoint, ...]  # fastest first; equal places are ties
-    reason: str  # one sentence: how the places were determined
+    reason: str  # one sentence on how the places were determined
 
     @property
     def winners(self) -> tuple[str, ...]:
-        """The points that share the first place."""
+        """Return the points that share the first place."""
         return tuple(p.point for p in self.places if p.place == 1)
 
 
@@ -168,12 +170,12 @@ def problem_results(
     settings: SamplerSettings | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[ProblemResult]:
-    """The result of every (GPU, problem) of a sweep that has times.
+    """Return the result of every (GPU, problem) of a sweep with times.
 
     Args:
         rows: all rows of the sweep, of any strategy.
-        open_candidates: for a final with paired measurements; None where there is no GPU.
-        settings: of the final.
+        open_candidates: for a final round with paired measurements; None without a GPU.
+        settings: of the final round.
 
     Raises:
         MeasureError: the GPU failed in a race.
@@ -192,7 +194,7 @@ def problem_result(
     settings: SamplerSettings | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ProblemResult | None:
-    """The result of one group of `by_problem`, or None when it has no times. See `problem_results`.
+    """Return the result of one group of `by_problem`, or None without times. See `problem_results`.
 
     Args:
         device: the group's GPU, as `by_problem` names it.
@@ -215,10 +217,11 @@ def problem_result(
 def result_with_final(
     device: str, rows: Sequence[SweepRow], final: Callable[[], ProblemResult | None] | None
 ) -> ProblemResult | None:
-    """The result of a final, or where it fails the search's own times and why there is none.
+    """Return the result of a final round; if it fails, the result by the search's times and the
+    reason.
 
     Args:
-        final: runs it or waits for it; None where there is nothing to run it on.
+        final: runs the final round or waits for it; None without a GPU.
     """
     own = problem_result(device, rows)
     if final is None or own is None:
@@ -232,7 +235,7 @@ def result_with_final(
 def _finalists_first(
     finalists: Sequence[RankedPoint], ranked: Sequence[RankedPoint], failures: Container[str]
 ) -> tuple[RankedPoint, ...]:
-    """The candidates timed last, then all others in the order of the search's own times."""
+    """Return the finalists, then all others in the order of the search's times."""
     names = {place.point for place in finalists}
     others = [p for p in ranked if p.point not in names and p.point not in failures]
     numbered = enumerate(others, start=len(finalists) + 1)
@@ -273,7 +276,7 @@ def _points(count: int) -> str:
     return "1 point" if count == 1 else f"{count} points"
 
 
-# The final on this machine's GPU: the kernels of a sweep's best rows, timed side by side.
+# The final round on this machine's GPU: the kernels of a sweep's best rows, timed side by side.
 
 
 def gpu_candidates(
@@ -282,8 +285,8 @@ def gpu_candidates(
     """Prepare rows that passed on this GPU for timing side by side; others are left out.
 
     Args:
-        evaluator: whose CUDA context is used; it stays the caller's.
-        on_wait: gets a sentence about the process whose lock on the GPU is waited for.
+        evaluator: its CUDA context is used; it is not closed.
+        on_wait: called with a sentence about the process that holds the GPU's lock.
     """
 
     @contextmanager
@@ -311,16 +314,15 @@ def gpu_candidates(
 def configs_to_keep(
     results: Sequence[ProblemResult], rows: Sequence[SweepRow], strategy: StrategyName
 ) -> list[TunedConfig]:
-    """The best config of every (GPU, variant, problem class), slow variants too.
+    """Return the best config of every (GPU, variant, problem class), also of slow variants.
 
-    Where a sweep has several problems of a class, the config that is best over all of them is
-    taken (the geometric mean of its times), as far as any has a time on each; the entry then names
-    the largest of them.
+    If a sweep has several problems of a class, the config with the best geometric mean over all of
+    them is chosen, if any has a time on each; the entry then names the largest problem.
     """
     by_class: dict[tuple[str, str, str], list[tuple[TunedConfig, ProblemResult]]] = {}
     variants = sorted({row.variant for row in rows})
     groups = by_problem(rows)
-    # The largest problem last, so that it is the one named.
+    # The largest problem last, so that the entry names it.
     for result in sorted(results, key=lambda r: r.problem.flops):
         group = groups[result.device, result.problem]
         for variant in variants:
@@ -336,9 +338,9 @@ def configs_to_keep(
 def tuned_config(
     result: ProblemResult, rows: Sequence[SweepRow], strategy: StrategyName, variant: str
 ) -> TunedConfig | None:
-    """The best config of one variant, None when no point of it has a place.
+    """Return the best config of one variant; None if no point of it has a place.
 
-    Of tied configs the one that ranks first is taken.
+    Of tied configs, the first-ranked is chosen.
     """
     by_point = {row.point: row for row in rows}
     name_of = gpu_names(rows)
@@ -387,7 +389,7 @@ def _best_of_class(
 
 
 def keep_configs(entries: Iterable[TunedConfig]) -> list[str]:
-    """Save entries; one sentence for each says what happened.
+    """Save entries; return a sentence on the outcome for each.
 
     Raises:
         StoreError: the file of tuned configs cannot be read or written.

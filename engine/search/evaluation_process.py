@@ -1,7 +1,7 @@
-"""Evaluate on a GPU in a separate process, so that losing the GPU affects nothing else.
+"""Evaluate on a GPU in a separate process, which can be replaced if it loses the GPU.
 
-An illegal address or an endless kernel leaves its process without a GPU for good. The process that
-serves a sweep is then replaced before the next point; what the sweep has done so far stays.
+After an illegal address or an endless kernel, a process can never use the GPU again. A sweep then
+replaces the process before the next point and keeps its results.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EvaluationProcess:
     Use as a context manager, or call `close()`.
 
     Args:
-        open_history: called there for what is known beforehand; a function of a module's top level.
+        open_history: a top-level function that opens the history in that process.
     """
 
     def __init__(self, open_history: Callable[[], History] = History) -> None:
@@ -46,16 +46,16 @@ class EvaluationProcess:
         self.close()
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, whatever it is doing."""
         if self._process is not None and self._connection is not None:
             self._connection.close()
-            self._process.kill()  # a kernel that never ends would keep it from leaving by itself
+            self._process.kill()  # an endless kernel would prevent it from exiting
             self._process.join()
             self._process.close()
         self._process = self._connection = None
 
     def evaluate(self, request: EvaluationRequest) -> EvaluationOutcome:
-        """One evaluation, without its error maps.
+        """Run one evaluation, without its error maps.
 
         Raises:
             BrokenExecutor: the process died of it.
@@ -65,7 +65,7 @@ class EvaluationProcess:
         return answer
 
     def final(self, device: str, rows: Sequence[SweepRow]) -> ProblemResult | None:
-        """The best of one problem's rows, timed side by side. See `problem_result`.
+        """Time the best of one problem's rows side by side. See `problem_result`.
 
         Raises:
             BrokenExecutor: the process died of it.
@@ -97,7 +97,7 @@ class EvaluationProcess:
         return answer
 
     def _start(self) -> None:
-        # A forked process could not use CUDA once its parent has.
+        # A forked process cannot use CUDA if its parent has used it.
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
@@ -109,7 +109,7 @@ class EvaluationProcess:
 
 def _serve(connection: Connection, open_history: Callable[[], History]) -> None:
     """Answer calls with (result or error, whether the GPU is still usable)."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     with Evaluator(open_history()) as evaluator, contextlib.suppress(EOFError, OSError):
         while True:
             function, arguments = connection.recv()
@@ -121,12 +121,13 @@ def _serve(connection: Connection, open_history: Callable[[], History]) -> None:
 
 
 def evaluate_point(evaluator: Evaluator, request: EvaluationRequest) -> EvaluationOutcome:
-    """One point of a sweep; where it is not measured it is predicted by machine code.
+    """Evaluate one point of a sweep; if it is not measured, predict it by machine code.
 
-    The sweep itself writes predictions down.
+    The sweep records predictions.
     """
     simulates = not runs_on_gpu(request)
-    # Many points: what they execute is counted when two are compared.
+    # Instructions are not counted here but when two points are compared, because sweeps have many
+    # points.
     return evaluator.evaluate(request, simulates=simulates, keeps=False, counts=False)
 
 

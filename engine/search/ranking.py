@@ -1,4 +1,4 @@
-"""One finished evaluation of a sweep, as its journal holds it, and how two compare."""
+"""A finished evaluation of a sweep, as stored in its journal; comparison and ranking of several."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class SweepRow:
     problem: Problem
     config: Mapping[str, int]
     status: Status
-    reason: str  # of the status; where nothing is wrong and there is no time, why there is none
+    reason: str  # of the status; for a correct kernel without a time, why there is none
     device: str
-    origin: Origin | None  # of the latency; None where there is none
-    method: str  # what it was predicted by, one of METHODS; empty where that is not known
+    origin: Origin | None  # of the latency; None without a latency
+    method: str  # method of a prediction, one of METHODS; empty if not known
     kind: str
     interval: MedianInterval | None  # µs
     elapsed_s: float
@@ -40,16 +40,17 @@ class SweepRow:
 
     @property
     def measured_on(self) -> str:
-        """Which GPU its time was measured on; times of different ones are never compared."""
+        """Return the GPU on which its time was measured. Times of different GPUs are never
+        compared."""
         return self.location.gpu if self.origin == "measured" else ""
 
     @property
     def median_us(self) -> float | None:
-        """The time that this point is ranked by: of correct results only."""
+        """Return the time by which this point is ranked; None for incorrect results."""
         return self.interval.median if self.interval else None
 
     def label(self) -> str:
-        """`v05 num_splits=4 block_n=64`."""
+        """Return `v05 num_splits=4 block_n=64`."""
         return " ".join([self.variant, *(f"{k}={v}" for k, v in self.config.items())])
 
     @classmethod
@@ -70,7 +71,7 @@ class SweepRow:
         elapsed_s: float,
         location: Location = UNKNOWN_LOCATION,
     ) -> Self:
-        """From a journal's line.
+        """Create a row from a journal's line.
 
         Raises:
             KeyError, TypeError, ValueError, InvalidProblem: the result is not an evaluation's.
@@ -99,12 +100,12 @@ class SweepRow:
 
 @lru_cache(maxsize=4096)
 def _problem(sizes: tuple[tuple[str, Any], ...]) -> Problem:
-    """The same object for equal problems, of which a journal has many rows."""
+    """Return the same object for equal problems, of which a journal has many rows."""
     return Problem(**dict(sizes))
 
 
 def _is_usable(status: Status, result: Mapping[str, Any]) -> bool:
-    """A time counts when the result is right, or was predicted without executing it."""
+    """True if the result is correct, or was predicted without execution."""
     not_executed = status is Status.SKIPPED and result["execution"] is None
     return result["latency"] is not None and (status is Status.PASSED or not_executed)
 
@@ -118,7 +119,7 @@ def _reason(status: Status, result: Mapping[str, Any]) -> str:
 
 
 def skipped_row(point: SweepPoint) -> SweepRow:
-    """The row of a point that a constraint excludes; nothing of it is compiled or run."""
+    """Return the row of a point that a constraint excludes, which is not compiled or run."""
     evaluation = without_result(point.request, Status.SKIPPED, point.why_not or "")
     return SweepRow.make(point, evaluation, 0.0)
 
@@ -126,7 +127,7 @@ def skipped_row(point: SweepPoint) -> SweepRow:
 def without_result(
     request: EvaluationRequest, status: Status, reason: str, log: str = ""
 ) -> Evaluation:
-    """The evaluation of a request without a result, and the reason."""
+    """Return the evaluation of a request without a result, with the reason."""
     return Evaluation(
         status=status,
         reason=reason,
@@ -140,12 +141,11 @@ def without_result(
 
 
 def compare_rows(row: SweepRow, against: SweepRow) -> Verdict:
-    """Is `row` faster than `against`? From times that were not taken side by side.
+    """Compare two rows by times that were not measured side by side.
 
-    Measured ones differ when their intervals and what runs differ by say so. Predicted ones differ
-    when they are further apart than the error of ranking by machine code.
-    UNDECIDED whenever GPU (which of them, too), problem, kind, origin or method of the time are not
-    the same.
+    Measured times differ if their intervals and run-to-run differences imply it. Predicted times
+    differ if they are further apart than the ranking error of simulated times. The verdict is
+    UNDECIDED if the individual GPU, problem, kind, origin or method of the times differ.
     """
     a, b = against.interval, row.interval
     same = ("device", "measured_on", "problem", "kind", "origin", "method")
@@ -171,7 +171,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RankedPoint(Stored):
-    """A point and its place. Points of equal `place` have times that do not tell them apart."""
+    """A point and its place. Points with equal `place` have indistinguishable times."""
 
     place: int
     point: str
@@ -181,10 +181,10 @@ class RankedPoint(Stored):
 
 
 def assign_places(ordered: Sequence[T], is_slower: Callable[[T, T], bool]) -> list[int]:
-    """The place of each, given from fast to slow.
+    """Return the place of each item; items are ordered from fast to slow.
 
-    An item that is not slower than the first of a place shares it; the next place counts all
-    before it (1, 1, 3).
+    An item that is not slower than the first of a place shares that place; the next place counts
+    all items before it (1, 1, 3).
     """
     places: list[int] = []
     lead = 0
@@ -196,8 +196,8 @@ def assign_places(ordered: Sequence[T], is_slower: Callable[[T, T], bool]) -> li
 
 
 def rank_run(run: SamplingRun, without: Container[str] = ()) -> list[RankedPoint]:
-    """Rank the kernels of one interleaved run by paired ratios within its rounds, of its first kind
-    of time."""
+    """Rank the kernels of one interleaved run by paired ratios within rounds, for the run's
+    first kind of time."""
     kind = run.settings.kinds[0]
     intervals: dict[str, MedianInterval] = {}
     for candidate in (run.incumbent, *run.candidates):
@@ -211,9 +211,9 @@ def rank_run(run: SamplingRun, without: Container[str] = ()) -> list[RankedPoint
 
 
 def rank_rows(rows: Iterable[SweepRow]) -> list[RankedPoint]:
-    """Rank evaluations of one problem on one GPU that were timed by themselves, or predicted.
+    """Rank evaluations of one problem on one GPU that were timed separately or predicted.
 
-    Times of several origins, or predicted by several methods, are never mixed: see `comparable`.
+    Times of different origins or prediction methods are never mixed: see `comparable`.
     """
     by_point = {row.point: row for row in comparable(rows)}
     return _rank(
@@ -223,10 +223,10 @@ def rank_rows(rows: Iterable[SweepRow]) -> list[RankedPoint]:
 
 
 def comparable(rows: Iterable[SweepRow]) -> list[SweepRow]:
-    """The rows with a time of the best origin and, where it is predicted, by the best method.
+    """Return the rows with a time of the best origin and, if predicted, the best method.
 
-    Measured before recorded before predicted, by machine code before by roofline: one method may
-    take a kernel for four times as slow as the other does.
+    Measured comes before recorded before predicted, and machine code before roofline; predictions
+    of the two methods may differ fourfold.
     """
     timed = [row for row in rows if row.interval is not None]
     origin = ranking_origin(timed)
@@ -237,21 +237,21 @@ def comparable(rows: Iterable[SweepRow]) -> list[SweepRow]:
 
 
 def ranking_origin(rows: Iterable[SweepRow]) -> Origin | None:
-    """The best origin there is among the rows."""
+    """Return the best origin among the rows."""
     origins = {row.origin for row in rows}
     order: tuple[Origin, ...] = ("measured", "recorded", "predicted")
     return next((o for o in order if o in origins), None)
 
 
 def by_problem(rows: Iterable[SweepRow]) -> dict[tuple[str, Problem], list[SweepRow]]:
-    """Rows by (GPU, problem), in the order in which those first appear.
+    """Return rows by (GPU, problem), in order of first appearance.
 
-    The GPU is named as by `gpu_names` of these rows: two GPUs of one model have two names.
+    GPUs have their names from `gpu_names`: two GPUs of one model have different names.
     """
     rows = list(rows)
     name_of = gpu_names(rows)
     groups: dict[tuple[str, Problem], list[SweepRow]] = {}
-    # Rows mostly share their problem's object, which is quicker to look up than an equal problem.
+    # Rows mostly share their problem's object, whose identity is quicker to look up.
     of_object: dict[tuple[str, int], list[SweepRow]] = {}
     for row in rows:
         name = name_of(row)
@@ -264,7 +264,7 @@ def by_problem(rows: Iterable[SweepRow]) -> dict[tuple[str, Problem], list[Sweep
 
 
 def gpu_names(rows: Iterable[SweepRow]) -> Callable[[SweepRow], str]:
-    """What to call each row's GPU: its model, and which one where rows were measured on several."""
+    """Return each row's GPU name: its model, and its id if rows were measured on several."""
     measured: dict[str, set[str]] = {}
     for row in rows:
         if row.origin == "measured":

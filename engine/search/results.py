@@ -1,6 +1,6 @@
-"""The rows of a sweep as DataFrames for tables and charts. One GPU, one origin of times at a time.
+"""The rows of a sweep as DataFrames for tables and charts, for one GPU and one origin of times.
 
-`sweep_frame` is the whole of it, failures too; the others are views of its timed part.
+`sweep_frame` has all rows, including failures; the others are views of its timed rows.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ COLUMNS = (
 
 
 def sweep_frame(rows: Iterable[SweepRow]) -> pd.DataFrame:
-    """One line per point: what it was, how it ended, its resources, occupancy, time and error.
+    """Return one line per point: coordinates, status, resources, occupancy, time and error.
 
-    Tunables are columns `config.NAME` (missing where a variant has no such tunable). Times and
-    what follows from them are NaN for points without a time that counts. `gpu` says which GPU of
-    the model `device` executed it; empty where none did.
+    Tunables are columns `config.NAME` (missing for variants without the tunable). Times and figures
+    derived from them are NaN for points without a valid time. `gpu` is the GPU of the model
+    `device` that executed it; empty if none did.
     """
     import pandas as pd
 
@@ -60,7 +60,7 @@ def sweep_frame(rows: Iterable[SweepRow]) -> pd.DataFrame:
 
 
 def row_dict(row: SweepRow) -> dict[str, Any]:
-    """One line of `sweep_frame`; None for what there is not."""
+    """Return one line of `sweep_frame`; None for missing values."""
     interval = row.interval
     return {
         "point": row.point,
@@ -85,10 +85,10 @@ def row_dict(row: SweepRow) -> dict[str, Any]:
 
 
 def winner_line(device: str, problem: Problem, rows: Sequence[SweepRow]) -> dict[str, Any] | None:
-    """The fastest variant of one group of `by_problem`, or None where nothing has a time.
+    """Return the fastest variant of one group of `by_problem`, or None without times.
 
-    `margin` is the best time of any other variant over the winner's (1.2: 20 % slower), None where
-    no other variant has a time; `tied_with` names the variants that the times do not tell apart.
+    `margin` is the best time of any other variant divided by the winner's (1.2: 20 % slower), None
+    if no other variant has a time; `tied_with` names variants with indistinguishable times.
     """
     best: dict[str, SweepRow] = {}
     for row in sorted(comparable(rows), key=lambda r: r.median_us or 0.0):
@@ -114,7 +114,7 @@ def winner_line(device: str, problem: Problem, rows: Sequence[SweepRow]) -> dict
 
 
 def tunable_importance(frame: pd.DataFrame) -> pd.DataFrame:
-    """How much of the spread of times each tunable explains by itself, by variant.
+    """Return the share of the variance of times that each tunable explains by itself, by variant.
 
     `importance` is the share of the variance of ln(time) within problems that lies between the
     means of the tunable's values (η² of a one-way analysis of variance); what is left belongs to
@@ -156,7 +156,7 @@ def tunable_importance(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_so_far(frame: pd.DataFrame) -> pd.DataFrame:
-    """Each point that was faster than all of its problem before it.
+    """Return each point that was faster than all earlier points of its problem.
 
     Returns:
         Columns `problem`, `label`, `point`, `median_us`; `evaluated`, how many of the sweep's
@@ -175,7 +175,8 @@ def best_so_far(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def tunable_slices(frame: pd.DataFrame) -> pd.DataFrame:
-    """The best time at each value of each tunable, whatever the others are, of one problem.
+    """Return the best time at each value of each tunable, over all values of the others, of one
+    problem.
 
     Returns:
         Columns `variant`, `tunable`, `value`, `best_us`, `point` (of that time), `points`; tunables
@@ -206,17 +207,18 @@ def tunable_slices(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def occupancy_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Latency against occupancy; `outlier` where occupancy points the wrong way.
+    """Return latency and occupancy; `outlier` marks points for which occupancy is misleading.
 
-    A point is an outlier when another of the same problem is at least 5 % faster with at least 10
-    points less occupancy; `sentence` puts it in words and `beaten_by` names the fastest such point.
+    A point is an outlier if another of the same problem is at least 5 % faster with at least 10
+    percentage points less occupancy; `sentence` explains it and `beaten_by` names the fastest such
+    point.
     """
     import numpy as np
 
     timed = _timed(frame).dropna(subset=["occupancy"]).reset_index(drop=True)
     beaten_by = np.full(len(timed), -1)
     for _, group in timed.groupby(["device", "origin", "method", "problem"], sort=False):
-        # From low occupancy to high: who is the fastest of all up to here?
+        # From low to high occupancy: the fastest point so far.
         order = group["occupancy"].to_numpy().argsort(kind="stable")
         occupancy = group["occupancy"].to_numpy()[order]
         time_us = group["median_us"].to_numpy()[order]
@@ -245,7 +247,7 @@ def _outlier_sentence(timed: pd.DataFrame, point: int, other: int) -> str:
 
 
 def parallel_coordinates(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, list[str]]]:
-    """Every axis that varies as numbers, `median_us` last, and the labels of coded axes.
+    """Return every varying axis as numbers, `median_us` last, and the labels of coded axes.
 
     Returns:
         The frame (one line per timed point; a tunable that a variant lacks is NaN) and, for axes
@@ -274,7 +276,7 @@ def parallel_coordinates(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, l
 
 
 def _timed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The lines that have a time that counts; `device` tells GPUs of one model apart."""
+    """Return the lines with a valid time; `device` distinguishes GPUs of one model."""
     timed = frame.dropna(subset=["median_us"])
     measured = timed[timed["origin"] == "measured"]
     several = measured.groupby("device")["gpu"].transform("nunique") > 1
@@ -293,7 +295,7 @@ _SHOWN_REASONS = 12
 
 
 def result_tables(rows: Sequence[SweepRow], results: Sequence[ProblemResult]) -> list[Table]:
-    """The best of every problem, and what has no time and why."""
+    """Return tables of the best points of every problem, and of untimed points with reasons."""
     by_point = {row.point: row for row in rows}
     tables = []
     for result in results:
@@ -321,7 +323,7 @@ def result_tables(rows: Sequence[SweepRow], results: Sequence[ProblemResult]) ->
     return [*tables, Table.of("Not timed", lines)]
 
 
-# All timed points of a sweep on rooflines: a row of a DataFrame for each point and level.
+# All timed points of a sweep on rooflines: a row for each point and memory level.
 
 
 ROOFLINE_COLUMNS = (
@@ -332,14 +334,14 @@ ROOFLINE_COLUMNS = (
 
 
 def sweep_roofs(rows: Iterable[SweepRow]) -> tuple[Roofs, ...]:
-    """The roofs over a sweep's points: one for each GPU, math unit and number format."""
+    """Return the roofs of a sweep's points, for each GPU, math unit and number format."""
     roofs: dict[Roofs, None] = {}
     for device, name, dtype in dict.fromkeys(
         (row.device, row.variant, row.problem.dtype) for row in rows
     ):
         try:
             roofs[roofs_of(find_device(device), find_variant(name), dtype)] = None
-        except AttuneError:  # a kernel that is not here, or a GPU without figures
+        except AttuneError:  # an unknown kernel, or a GPU without figures
             continue
     return tuple(roofs)
 
@@ -347,8 +349,8 @@ def sweep_roofs(rows: Iterable[SweepRow]) -> tuple[Roofs, ...]:
 def roofline_frame(rows: Iterable[SweepRow]) -> pd.DataFrame:
     """Columns `ROOFLINE_COLUMNS`: time in µs, intensity in FLOP/B, bytes of the level, shares 0..1.
 
-    Points without a time, of a kernel or GPU that is not known here, or that no SM holds, have no
-    line; a level that gives no bytes has none either.
+    Points without a time, with an unknown kernel or GPU, or that do not fit on an SM have no line,
+    and neither have levels without bytes.
     """
     import pandas as pd
 
@@ -357,7 +359,7 @@ def roofline_frame(rows: Iterable[SweepRow]) -> pd.DataFrame:
 
 
 def roofline_lines(row: SweepRow) -> list[dict[str, Any]]:
-    """One point's lines of `roofline_frame`."""
+    """Return one point's lines of `roofline_frame`."""
     passes = row.result["passes"]
     resident = passes[0]["occupancy"]["ctas_per_sm"] if passes else 0
     if row.interval is None or row.origin is None or not resident:
@@ -394,7 +396,7 @@ def roofline_lines(row: SweepRow) -> list[dict[str, Any]]:
 
 
 def roofline_table(frame: pd.DataFrame) -> Table:
-    """Lines of `roofline_frame` as people read them."""
+    """Return lines of `roofline_frame` as a table."""
     return Table.of(
         "Points against the roofs",
         (

@@ -1,7 +1,7 @@
-"""What to try: axes over problems, variants and tunables, and the points they span.
+"""Search spaces: axes over problems, variants and tunables, and their points.
 
-Constraints are decided here, before anything is compiled: a point that cannot run carries its
-sentence and becomes a SKIPPED row. A point's id is the same on every machine and in every run.
+Constraints are checked here, before anything is compiled: a point that cannot run has a reason and
+becomes a SKIPPED row. A point's id is the same on every machine and in every run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_POINTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions(Stored):
-    """How every point is evaluated. The same meanings as in `EvaluationRequest`."""
+    """How every point is evaluated; fields as in `EvaluationRequest`."""
 
     gpu: str | None = None
     backend: BackendChoice = "auto"
@@ -47,14 +47,14 @@ class SweepOptions(Stored):
     seed: int = 0
     timeout_s: float = 60.0
     execute: bool = True
-    effort: Effort = "quick"  # of many points most lose; the best are measured again
+    effort: Effort = "quick"  # the best points are measured again in the final round
     input_kind: InputKind = NORMAL
     refuse_spills: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One evaluation to make; `why_not` is the constraint's sentence when it cannot run."""
+    """One evaluation; `why_not` is the sentence of a violated constraint."""
 
     id: str
     request: EvaluationRequest
@@ -75,17 +75,17 @@ class ProblemAxes:
     num_heads_kv: tuple[int | None, ...] = (None,)  # None: a K/V head for each query head
 
     def problems(self) -> tuple[Problem, ...]:
-        """Every combination once, batch slowest.
+        """Return every combination once, batch slowest.
 
         Raises:
-            InvalidProblem: a size out of range, causal with two different lengths, heads that
-                cannot share the K/V heads evenly, or more combinations than MAX_POINTS.
+            InvalidProblem: a size out of range, a causal mask that hides all keys from a query,
+                heads that cannot share K/V heads evenly, or more combinations than MAX_POINTS.
         """
         names = [f.name for f in fields(self)]
         axes = [tuple(dict.fromkeys(getattr(self, name))) for name in names]
         _limit(prod(map(len, axes)), "problems")
-        # A key length given as equal to the query length is the same problem as none given, and
-        # so are K/V heads given as the query heads.
+        # A key length equal to the query length is the same problem as none, and so are K/V heads
+        # equal to the query heads.
         made = (Problem(**dict(zip(names, values, strict=True))) for values in product(*axes))
         return tuple(dict.fromkeys(made))
 
@@ -94,12 +94,12 @@ class ProblemAxes:
 class Space(Stored):
     """Variants × problems × configs.
 
-    `tunables` narrows (or widens) the values of single tunables in every variant that has them; all
-    others take the variant's own values, or their defaults alone when `own_values` is False. What
-    was tuned plays no part: the same space is the same points on every machine and at any time.
+    `tunables` sets the values of single tunables in every variant that has them; others take the
+    variant's values, or only their defaults if `own_values` is False. Tuned configs are ignored, so
+    a space has the same points on every machine.
 
     Raises:
-        UnknownName: a variant that is not on the ladder, a tunable that none of the variants has.
+        UnknownName: an unknown variant, or a tunable that no variant has.
     """
 
     variants: tuple[str, ...]
@@ -120,20 +120,21 @@ class Space(Stored):
     def configs(
         self, variant: Variant, device: DeviceSpec | None = None
     ) -> Iterator[dict[str, int]]:
-        """Every combination of the variant's tunables, constraints not yet looked at."""
+        """Return every combination of the variant's tunables, without checking constraints."""
         names = [t.name for t in variant.tunables]
         for values in product(*self._axes(variant, device)):
             yield dict(zip(names, values, strict=True))
 
     def count(self, gpu: str | None = None) -> int:
-        """Points on a GPU, those that constraints exclude among them. No enumeration."""
+        """Return the number of points on a GPU, including those excluded by constraints, without
+        enumerating them."""
         device = target_gpu(gpu) if gpu is not None else None
         axes = (self._axes(find_variant(name), device) for name in self.variants)
         per_problem = sum(prod(map(len, each)) for each in axes)
         return per_problem * len(self.problems)
 
     def points(self, options: SweepOptions) -> list[SweepPoint]:
-        """Every point, problem by problem.
+        """Return every point, problem by problem.
 
         Raises:
             InvalidProblem: more than MAX_POINTS.
@@ -166,25 +167,25 @@ def make_point(
     options: SweepOptions,
     device: DeviceSpec | None,
 ) -> SweepPoint:
-    """The point of one (variant, problem, config).
+    """Return the point of one (variant, problem, config).
 
     Args:
-        device: the GPU that the options name. Constraints on the local GPU, when they name none,
-            are looked at by the evaluation itself.
+        device: the GPU that the options name. If they name none, the evaluation checks constraints
+            of the local GPU.
     """
     request = EvaluationRequest(
         variant=variant.id, problem=problem, config=dict(config), **asdict(options)
     )
-    if device is not None:  # by whichever of its names it was asked for
+    if device is not None:  # under any of its names
         request = replace(request, gpu=device.name)
     why_not = unsupported_reason(variant, problem, config, device)
     return SweepPoint(point_id(request), request, why_not)
 
 
 def point_id(request: EvaluationRequest) -> str:
-    """16 hex digits that name the evaluation, whatever order or run it is made in.
+    """Return 16 hex digits that identify the evaluation in any order or run.
 
-    Fields at their defaults do not enter, so that a field added later changes no id.
+    Fields at their defaults are left out, so that new fields do not change ids.
     """
     variant = find_variant(request.variant)
     named: dict[str, Any] = {
@@ -194,7 +195,7 @@ def point_id(request: EvaluationRequest) -> str:
     }
     for f in fields(request):
         value = getattr(request, f.name)
-        # How long it may take, and what is ranked, does not change what is evaluated.
+        # Time limit and ranking do not change the evaluation.
         unnamed = (*named, "timeout_s", "refuse_spills")
         if f.name not in unnamed and f.default is not MISSING and value != f.default:
             named[f.name] = value
@@ -205,9 +206,10 @@ def point_id(request: EvaluationRequest) -> str:
 
 
 def parse_values(text: str, name: str) -> tuple[int, ...]:
-    """The whole numbers of an axis: `1,2,4`, `64:512:64` (steps), `64:4096:x2` (factors), mixed.
+    """Parse the whole numbers of an axis: `1,2,4`, `64:512:64` (steps), `64:4096:x2` (factors),
+    mixed.
 
-    Both ends belong to a range.
+    Ranges include both ends.
 
     Raises:
         InvalidProblem: anything else, or more than MAX_POINTS values.
@@ -227,7 +229,7 @@ def parse_values(text: str, name: str) -> tuple[int, ...]:
 
 
 def _parse_range(part: str, name: str) -> list[int]:
-    """ValueError for what is no range."""
+    """Parse a range. Raises ValueError for anything else."""
     numbers = part.split(":")
     if len(numbers) == 1:
         return [int(part)]
@@ -260,24 +262,24 @@ def _limit(count: int, what: str) -> None:
         )
 
 
-# Where an evaluation ran: which machine, and which of the GPUs of one model.
+# The place of an evaluation: machine and individual GPU.
 #
-# A GPU's name says only its model. Two of one model differ by a few percent, in clocks, cooling
-# and power, so their times are kept apart unless the driver says that they are the same device.
+# A GPU's name only gives its model. GPUs of one model differ by a few percent in clocks, cooling
+# and power, so their times are kept apart unless the driver reports the same device.
 
 
-_SHOWN_ID = len("GPU-5ac8f2e1")  # of a GPU's UUID; other names are shown whole
+_SHOWN_ID = len("GPU-5ac8f2e1")  # shown part of a GPU's UUID; other names are shown whole
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The machine, and the GPU that the evaluation was executed on."""
+    """The machine and the GPU that executed an evaluation."""
 
     host: str = ""  # empty: not recorded
-    gpu: str = ""  # its UUID; empty where no GPU executed it, or where that was not recorded
+    gpu: str = ""  # its UUID; empty if no GPU executed it or it was not recorded
 
     def label(self, device: str) -> str:
-        """`NVIDIA L4 (GPU-5ac8f2e1 on node7)`."""
+        """Return `NVIDIA L4 (GPU-5ac8f2e1 on node7)`."""
         if not self.gpu:
             return f"{device} (which one was not recorded)"
         shown = self.gpu[:_SHOWN_ID] if self.gpu.startswith("GPU-") else self.gpu
@@ -288,15 +290,15 @@ UNKNOWN_LOCATION = Location()
 
 
 def location_of(evaluation: Evaluation) -> Location:
-    """Where an evaluation that this process has made ran."""
+    """Return the location of an evaluation by this process."""
     on_gpu = evaluation.execution is not None and evaluation.execution.backend == "cuda"
     return Location(platform.node(), local_gpu_id() if on_gpu else "")
 
 
 def local_gpu_id() -> str:
-    """What names the GPU that this process uses among all machines': its UUID.
+    """Return the UUID of the GPU that this process uses.
 
-    Machine and index where the driver gives none.
+    If the driver gives none, return machine and index.
     """
     from engine.devices.spec import detect_local
 

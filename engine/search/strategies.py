@@ -1,8 +1,7 @@
-"""Search strategies: in which order to try the points of a space, and which to skip.
+"""Search strategies: the order in which points are tried, and which are skipped.
 
-A strategy is asked for points and told their times. Each (variant, problem) is a search of its own;
-the searches take turns, so that a budget is shared evenly. Points that constraints exclude are
-never asked for.
+A strategy is asked for points and told their times. Each (variant, problem) is a separate search;
+the searches take turns, so a budget is shared evenly. Excluded points are never proposed.
 """
 
 from __future__ import annotations
@@ -22,25 +21,26 @@ from engine.search.space import SweepPoint
 StrategyName: TypeAlias = Literal["exhaustive", "random", "coordinate", "bayesian", "simulated"]
 STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
 
-# The time in µs that a request is expected to come to, None where nothing is known of it.
+# The expected time of a request in µs; None if unknown.
 Expected: TypeAlias = Callable[[EvaluationRequest], float | None]
 
-# One search: yields points, receives their times in µs (None: no time), ends when it has no more.
+# One search: yields points, receives their times in µs (None: no time), and ends after its last
+# point.
 Search: TypeAlias = Generator[SweepPoint, float | None, None]
 
-# Bayesian: proposals in a row that lead nowhere new before an untried point is drawn instead.
+# Bayesian: consecutive repeated proposals after which an untried point is drawn instead.
 _MAX_STALE_PROPOSALS = 10
 
 
 class Strategy(Protocol):
-    """Proposes points. Several may be pending at once; the result of each is told once."""
+    """Proposes points. Several may be pending at once; each result is told once."""
 
     def ask(self) -> SweepPoint | None:
-        """The next point, or None: nothing more, or nothing until another point is told."""
+        """Return the next point; None if there is none, or none until another result is told."""
         ...
 
     def tell(self, point: SweepPoint, time_us: float | None) -> None:
-        """What came of a point; None when it has no time."""
+        """Report a point's time; None if it has none."""
         ...
 
 
@@ -50,10 +50,10 @@ def make_strategy(
     seed: int = 0,
     expected_us: Expected = lambda _: None,
 ) -> Strategy:
-    """The strategy of this name over the points that can run.
+    """Return the strategy with this name over the points that can run.
 
     Args:
-        expected_us: what "simulated" goes by.
+        expected_us: expected times for "simulated".
 
     Raises:
         ToolMissing: "bayesian" without optuna.
@@ -67,7 +67,7 @@ def make_strategy(
     if name == "simulated":
         return InOrder(by_expected_time(runnable, expected_us))
     if name == "bayesian":
-        _import_optuna()  # now, and not when the sweep has begun
+        _import_optuna()  # fail now, not after the sweep has started
     search = _SEARCHES[name]
     groups: dict[tuple[Any, ...], dict[tuple[int, ...], SweepPoint]] = {}
     for point in runnable:
@@ -77,9 +77,9 @@ def make_strategy(
 
 
 def by_expected_time(points: Sequence[SweepPoint], expected_us: Expected) -> list[SweepPoint]:
-    """What is expected to be fastest first, one problem after the other in turns.
+    """Order points by expected time, with problems taking turns.
 
-    Points of which nothing is known come behind the others, as they are given.
+    Points with unknown times come last, in the given order.
     """
     groups: dict[Problem, list[tuple[float, SweepPoint]]] = {}
     for point in points:
@@ -91,7 +91,7 @@ def by_expected_time(points: Sequence[SweepPoint], expected_us: Expected) -> lis
 
 
 class InOrder:
-    """The points in their given order."""
+    """Proposes the points in their given order."""
 
     def __init__(self, points: Sequence[SweepPoint]) -> None:
         self._points = iter(points)
@@ -100,14 +100,15 @@ class InOrder:
         return next(self._points, None)
 
     def tell(self, point: SweepPoint, time_us: float | None) -> None:
-        """An order that is fixed learns nothing."""
+        """Ignore the time: the order is fixed."""
 
 
 class TakingTurns:
-    """Several searches, each with at most one point out at a time."""
+    """Several searches, each with at most one pending point."""
 
     def __init__(self, searches: Sequence[Search]) -> None:
-        # Those whose next point can be had, each with the answer it waits for (None at the start).
+        # Searches that can propose their next point, each with the time to send (None at the
+        # start).
         self._ready: list[tuple[Search, float | None]] = [(s, None) for s in searches]
         self._out: dict[str, Search] = {}
 
@@ -127,7 +128,7 @@ class TakingTurns:
 
 
 class Group:
-    """The points of one (variant, problem) as a grid of tunable values, with holes."""
+    """The points of one (variant, problem) as a grid of tunable values, with gaps."""
 
     def __init__(self, points: Mapping[tuple[int, ...], SweepPoint]) -> None:
         self.points = points
@@ -145,7 +146,7 @@ def _key(point: SweepPoint) -> tuple[int, ...]:
 
 
 def coordinate_descent(group: Group, seed: int) -> Search:
-    """Improve one tunable at a time, first from the default config, then from untried ones.
+    """Improve one tunable at a time, first from the default config, then from untried configs.
 
     A line search tries every value of one axis with the others fixed and keeps the best; a descent
     ends when no axis improves.
@@ -180,7 +181,7 @@ def coordinate_descent(group: Group, seed: int) -> Search:
 
 
 def bayesian(group: Group, seed: int) -> Search:
-    """Optuna's TPE over the positions of the values on their axes, from the default config on.
+    """Search with Optuna's TPE over the indices of values, starting from the default config.
 
     Raises:
         ToolMissing: optuna is not installed.
@@ -214,7 +215,7 @@ def bayesian(group: Group, seed: int) -> Search:
             stale = 0
             times[key] = yield untried.pop(key)
         else:
-            stale += 1  # tried before, or a hole in the grid
+            stale += 1  # tried before, or a gap in the grid
         time_us = times.get(key)
         if time_us is None:
             study.tell(trial, state=failed)

@@ -1,1 +1,1 @@
-"""A sweep's evaluations on the workers of a Dask cluster."""
+"""Run a sweep's evaluations on the workers of a Dask cluster."""

@@ -1,7 +1,7 @@
-"""What runs inside a Dask worker: one evaluation at a time, by one evaluator per process.
+"""Code inside a Dask worker: one evaluation at a time, with one evaluator per process.
 
-Everything here is sent by name, so that a worker runs its own copy of Attune; `describe` checks
-which that is. The evaluator stays open between sweeps: its backends are slow to start.
+Functions are sent by name, so a worker runs its own copy of Attune, whose version `describe`
+checks. The evaluator stays open between sweeps, because its backends are slow to start.
 """
 
 from __future__ import annotations
@@ -28,34 +28,35 @@ from engine.search.ranking import SweepRow
 from engine.search.space import local_gpu_id
 
 _ROOT = Path(__file__).resolve().parents[3]
-# Parts that only show or store results.
+# Parts that only show or store results and are not part of the fingerprint.
 _NOT_COMPARED = frozenset({"cli", "jobs", "sessions"})
 _SOURCES = frozenset({".py", ".toml", ".cu", ".cuh", ".cpp", ".hpp", ".h", ".forms"})
 
 _RESTART_DELAY_S = 1.0
 
-# A worker may have several threads; a GPU and the CPU backend's child serve one caller at a time.
+# A worker may have several threads, but a GPU and the CPU backend's child serve one caller at a
+# time.
 _one_at_a_time = threading.Lock()
 _evaluator: Evaluator | None = None
 
 
 class SourcesDiffer(ClusterError):
-    """This process runs another Attune, or has other kernels, than the machine that asks."""
+    """This process has another version of Attune, or other kernels, than the requesting machine."""
 
 
 class WorkerRestarts(ClusterError):
-    """This process can use its GPU no more; a new one is about to take its place."""
+    """This process cannot use its GPU any more and is about to be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The properties of a worker that decide whether it takes part."""
+    """The properties of a worker that determine whether it takes part."""
 
     host: str
     measures: bool  # evaluations run on its GPU
-    gpu: str  # which one that is, best its UUID; empty where it predicts
+    gpu: str  # its UUID if known; empty if it only predicts
     device: str  # the model that evaluations are for, or "unknown"
-    versions: str  # of Python and libraries, which may differ
+    versions: str  # of Python and libraries; may differ from those of other workers
 
 
 def describe(expected: str, request: EvaluationRequest) -> Description:
@@ -77,7 +78,7 @@ def describe(expected: str, request: EvaluationRequest) -> Description:
 
 
 def versions() -> str:
-    """`Python 3.11, NumPy 2.4.6, NVRTC 13.0`."""
+    """Return `Python 3.11, NumPy 2.4.6, NVRTC 13.0`."""
     python = ".".join(platform.python_version_tuple()[:2])
     try:
         compiler = toolchain().name
@@ -97,7 +98,8 @@ def _check_sources(expected: str) -> None:
 
 @functools.cache
 def fingerprint() -> str:
-    """16 hex digits of the sources that results depend on, as they were when first asked."""
+    """Return 16 hex digits of a hash of the sources that results depend on, computed at the
+    first call."""
     digest = hashlib.sha256()
     for path in sorted(p for top in ("engine", "kernels") for p in (_ROOT / top).rglob("*")):
         name = path.relative_to(_ROOT)
@@ -110,10 +112,10 @@ def fingerprint() -> str:
 def evaluate(
     expected: str, open_history: Callable[[], History], request: EvaluationRequest
 ) -> EvaluationOutcome:
-    """One evaluation. On a GPU it holds that GPU's lock, as everywhere.
+    """Run one evaluation. On a GPU it holds the GPU's lock.
 
     Args:
-        expected: the `fingerprint` of the machine that asks.
+        expected: the `fingerprint` of the requesting machine.
         open_history: called for this process's first evaluation.
 
     Raises:
@@ -129,7 +131,7 @@ def evaluate(
 def final(
     open_history: Callable[[], History], device: str, rows: Sequence[SweepRow]
 ) -> ProblemResult | None:
-    """The best of one problem's rows, timed side by side on the GPU that they were measured on.
+    """Time the best of one problem's rows side by side on the GPU on which they were measured.
 
     Raises:
         WorkerRestarts: as `evaluate`.
@@ -141,7 +143,7 @@ def final(
 
 @contextmanager
 def _exclusive_evaluator(open_history: Callable[[], History]) -> Iterator[Evaluator]:
-    """This process's evaluator, for one caller at a time."""
+    """Return this process's evaluator, for one caller at a time."""
     global _evaluator
     with _one_at_a_time:
         if _evaluator is None:
@@ -156,7 +158,7 @@ def _exclusive_evaluator(open_history: Callable[[], History]) -> Iterator[Evalua
 
 
 def _restart_soon() -> None:
-    """Let the nanny start a new process, once the results of this one have been fetched."""
+    """Have the nanny start a new process after the results of this one were fetched."""
     from distributed import get_worker
 
     worker = get_worker()
@@ -167,7 +169,7 @@ def _restart_soon() -> None:
 
 
 def _cancellation() -> Callable[[], bool]:
-    """Returns a function that tells whether the task that runs now has been cancelled."""
+    """Return a function that tells whether the current task was cancelled."""
     from distributed import get_worker
 
     worker = get_worker()

@@ -1,8 +1,8 @@
 """Run a sweep's evaluations on the workers of a Dask cluster.
 
-All points of a problem go to one GPU, so that its times can be compared; other problems go to
-others. A worker that dies with a point costs a repetition; a point that kills several is CRASHED.
-However often a point is evaluated, it is answered once: no row is lost or made twice.
+All points of a problem run on one GPU, so that its times can be compared; other problems use other
+GPUs. If a worker dies, its point is repeated; a point that kills several workers is CRASHED. Each
+point gets exactly one row, however often it is evaluated.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import SweepEnd, run_sweep
 from kernels.ladder import LADDER
 
-# Calls that wait for a worker or run on one: their assignment and their results.
+# Calls that are queued or running: their assignment to workers and their results.
 #
-# Dask's own means do not suffice. Its restrictions name a worker by its address, which changes when
-# a nanny restarts it; resources added to a running worker do not wake tasks that wait for them; and
-# when a worker dies, every task sent to it becomes suspect, the waiting one included. So each call
-# is sent to one worker, and deaths are counted here.
+# Dask's own scheduling does not suffice. Its restrictions name a worker by address, which changes
+# when a nanny restarts it; resources added to a running worker do not wake waiting tasks; and when
+# a worker dies, all its tasks become suspicious, including queued ones. Therefore each call is sent
+# to a specific worker, and deaths are counted here.
 #
-# Bookkeeping is done by the caller's thread; answers come in on the Dask client's own.
+# The caller's thread does the bookkeeping; answers arrive in the Dask client's thread.
 
-MAX_DEATHS = 3  # of workers, at one call
-_GPU_PATIENCE_S = 30.0  # for a nanny to restart a GPU's worker, before another GPU takes over
-_RETRY_S = 1.0  # after a worker refused a call because it restarts
+MAX_DEATHS = 3  # of workers during one call
+_GPU_PATIENCE_S = 30.0  # time for a nanny to restart a GPU's worker before another GPU is used
+_RETRY_S = 1.0  # delay after a worker refused a call because it restarts
 
 
 class KilledWorkers(BrokenExecutor):
-    """A call has killed several workers in a row."""
+    """A call has killed several workers."""
 
 
 class _Answer(Future[Any]):
-    """Can be cancelled while its call is not on the cluster."""
+    """A future that can be cancelled while its call is not on the cluster."""
 
     is_sent = False
 
@@ -75,9 +75,9 @@ class _Task:
     problem: Problem
     gpu: str | None  # None: the GPU of its problem
     answer: _Answer = field(default_factory=_Answer)
-    worker: str = ""  # whose queue it is in; empty while it waits here
-    sent: Any = None  # the Dask future, while it is on the cluster
-    turn: int = 0  # calls are run by a worker in the order of their turns
+    worker: str = ""  # the worker to which it was sent; empty while it is queued here
+    sent: Any = None  # the Dask future while it is on the cluster
+    turn: int = 0  # a worker runs calls in the order of their turns
     deaths: int = 0
 
     def take_back(self) -> None:
@@ -86,13 +86,13 @@ class _Task:
 
 
 class Tasks:
-    """The calls that are not answered yet, in the order in which they were added.
+    """The unanswered calls, in the order in which they were added.
 
     Args:
-        members: by address; the caller keeps it up to date.
+        members: by address; updated by the caller.
         gpu_of: the GPU of each problem that was measured before.
         clock: seconds.
-        send: has a worker of the client run a call.
+        send: sends a call to a worker.
     """
 
     def __init__(
@@ -108,19 +108,20 @@ class Tasks:
         self._members = members
         self._tasks: list[_Task] = []
         self._gpu_of = dict(gpu_of)
-        self._seen_at = {gpu: clock() for gpu in gpu_of.values()}  # when it had a worker
+        self._seen_at = {gpu: clock() for gpu in gpu_of.values()}  # when the GPU last had a worker
         self._turns = itertools.count()
         self._resolving = threading.Lock()
-        self.unfit: dict[str, str] = {}  # workers whose sources differ after all, and the sentence
+        # Workers whose sources were found to differ, with the reason.
+        self.unfit: dict[str, str] = {}
 
     def add(self, call: tuple[Any, ...], problem: Problem, gpu: str | None = None) -> Future[Any]:
-        """Have `call[0](*call[1:])` run by a worker of the problem's GPU, or of this one."""
+        """Queue `call[0](*call[1:])` for a worker of the problem's GPU, or of the given GPU."""
         task = _Task(call, problem, gpu)
         self._tasks.append(task)
         return task.answer
 
     def hand_out(self) -> None:
-        """Send what waits to workers that have room."""
+        """Send queued calls to workers with free capacity."""
         now = self._clock()
         self._seen_at |= {member.gpu_key: now for member in self._members.values()}
         self._tasks = [task for task in self._tasks if not task.answer.done()]
@@ -148,7 +149,7 @@ class Tasks:
         self.take_back(address)
 
     def take_back(self, *addresses: str) -> None:
-        """Let the calls of these workers wait again."""
+        """Requeue the calls of these workers."""
         again = [t for t in self._tasks if t.worker in addresses and not t.answer.done()]
         sent = [task.sent for task in again]
         for task in again:
@@ -157,13 +158,14 @@ class Tasks:
             self._client.cancel(sent)
 
     def release(self) -> list[Any]:
-        """Forget everything; returns the Dask futures of what is on the cluster."""
+        """Drop all calls; return the Dask futures of those on the cluster."""
         sent = [task.sent for task in self._tasks if task.sent is not None]
         self._tasks.clear()
         return sent
 
     def _place(self, task: _Task, now: float) -> str | None:
-        """The GPU that the task may run on. One without workers is waited for, but not for ever."""
+        """Return the GPU that the task may run on. Wait a limited time for a GPU without
+        workers."""
         gpu = task.gpu or self._gpu_of.get(task.problem)
         if gpu is not None and now - self._seen_at.get(gpu, 0.0) < _GPU_PATIENCE_S:
             return gpu
@@ -189,14 +191,14 @@ class Tasks:
 
         try:
             answer = await self._client.gather(sent, asynchronous=True)
-        except (CancelledError, WorkerRestarts) as error:  # taken back, or to be sent again
+        except (CancelledError, WorkerRestarts) as error:  # taken back, or to be repeated
             if isinstance(error, WorkerRestarts):
                 await asyncio.sleep(_RETRY_S)
             if task.sent is sent:
                 task.take_back()
         except SourcesDiffer as error:
             self.unfit[address] = str(error)
-        except KilledWorker as error:  # the scheduler allows fewer deaths than we do
+        except KilledWorker as error:  # the scheduler allows fewer deaths
             self._resolve(task, error=_killed(error.allowed_failures + 1))
         except Exception as error:
             self._resolve(task, error=error)
@@ -223,7 +225,7 @@ def _killed(workers: int) -> KilledWorkers:
 
 
 CONNECT_S = 10.0
-_DESCRIBE_S = 60.0  # a worker that has just started imports NumPy and more
+_DESCRIBE_S = 60.0  # a new worker first imports NumPy and more
 _REFRESH_S = 1.0
 _POLL_S = 0.1
 
@@ -236,13 +238,13 @@ def connect(
     report: Callable[[str], None] = lambda _: None,
     timeout_s: float = CONNECT_S,
 ) -> Iterator[Cluster]:
-    """Connect to the cluster of a scheduler; what is under way at the end is cancelled.
+    """Connect to a scheduler's cluster; cancel running calls at the end.
 
     Args:
-        request: one like those that will be evaluated.
-        rows: that the sweep has already: a problem stays on the GPU it was measured on.
-        report: gets a sentence whenever the workers that take part, or are left out, change.
-        timeout_s: for the scheduler to answer, now and when the connection is lost.
+        request: a request like those to be evaluated.
+        rows: the sweep's existing rows: a problem stays on the GPU on which it was measured.
+        report: called with a sentence when participating or excluded workers change.
+        timeout_s: for the scheduler to answer, at first and after a lost connection.
 
     Raises:
         ToolMissing: distributed is not installed.
@@ -264,11 +266,11 @@ def connect(
             "configuration, as the scheduler's are.",
             code="scheduler_certificates",
         )
-    # What it logs about a lost scheduler is reported here, in a sentence.
+    # A lost scheduler is reported here in a sentence, not by Dask's log.
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     try:
         client = Client(address, timeout=timeout_s, set_as_default=False, name="attune-sweep")
-    except Exception as error:  # another program may listen there: it fails in many ways
+    except Exception as error:  # another program may listen there and cause any error
         raise ClusterError(
             f"No Dask scheduler answers at {address} within {timeout_s:g} s: start one with `dask "
             "scheduler`, or correct the address, firewall or tunnel.",
@@ -295,14 +297,14 @@ def sweep_on(
     history: History | None = None,
     open_history: Callable[[], History] = History,
 ) -> tuple[SweepEnd, list[ProblemResult]]:
-    """Run a sweep, or go on with it, and its final round, on the cluster. See `run_sweep`.
+    """Run or continue a sweep and its final round on the cluster. See `run_sweep`.
 
     Args:
-        history: what is known beforehand here; None opens it.
-        open_history: called once by each worker; a function of a module's top level.
+        history: this machine's history; None opens it.
+        open_history: a top-level function, called once by each worker.
 
     Raises:
-        ClusterError: the scheduler is gone; what the journal holds stays, and can be gone on with.
+        ClusterError: the scheduler is lost. The journal is kept and the sweep can be resumed.
     """
     end = run_sweep(
         spec,
@@ -325,7 +327,7 @@ def sweep_on(
 
 
 class Cluster(Executor):
-    """An executor for `run_sweep`. It works while the function of `watching` is called."""
+    """An executor for `run_sweep`. It makes progress when the function of `watching` is called."""
 
     def __init__(
         self,
@@ -348,21 +350,21 @@ class Cluster(Executor):
 
     @property
     def workers(self) -> int:
-        """How many take part now."""
+        """Return the number of participating workers."""
         return len(self._members.by_address)
 
     @property
     def gpus(self) -> int:
-        """GPUs that take part: so many problems can be measured at once."""
+        """Return the number of participating GPUs, and hence of problems measured at once."""
         return len({member.gpu_key for member in self._members.by_address.values()}) or 1
 
     @property
     def measures(self) -> bool:
-        """Whether evaluations are timed on GPUs."""
+        """True if evaluations are timed on GPUs."""
         return any(member.about.measures for member in self._members.by_address.values())
 
     def in_flight(self) -> int:
-        """How many points to ask for at once: enough of several problems to keep each GPU busy.
+        """Return how many points to request at once, enough to keep each GPU busy.
 
         The searches of a problem's variants take turns before those of the next problem.
         """
@@ -370,7 +372,7 @@ class Cluster(Executor):
         return max(1, 2 * self.workers) + ahead
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Future[Any]:
-        """Have a worker call `fn(evaluate, request)`, as `run_sweep` wants it."""
+        """Have a worker call `fn(evaluate, request)`, as an executor of `run_sweep`."""
         request: EvaluationRequest = args[-1]
         answer = self._tasks.add((fn, *args), request.problem)
         if self._client.status == "running":
@@ -378,7 +380,7 @@ class Cluster(Executor):
         return answer
 
     def watching(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
-        """`should_stop` that looks after the cluster at every call."""
+        """Wrap `should_stop` so that every call also manages the cluster."""
 
         def watch_and_ask() -> bool:
             self._watch()
@@ -392,10 +394,11 @@ class Cluster(Executor):
         should_stop: Callable[[], bool] = lambda: False,
         open_history: Callable[[], History] = History,
     ) -> list[ProblemResult]:
-        """The best of every (GPU, problem); measured ones timed side by side on that very GPU.
+        """Return the best of every (GPU, problem), timed side by side on the GPU on which they were
+        measured.
 
         Raises:
-            ClusterError: the scheduler is gone.
+            ClusterError: the scheduler is lost.
         """
         groups = by_problem(rows)
         racing: dict[tuple[str, Any], Future[ProblemResult | None]] = {}
@@ -403,7 +406,7 @@ class Cluster(Executor):
             if ranking_origin(group) != "measured":
                 continue
             (gpu,) = {row.measured_on for row in group if row.origin == "measured"}
-            if gpu:  # where it was not recorded, no worker can time them again
+            if gpu:  # without a recorded GPU, no worker can time them again
                 call = (worker.final, open_history, name, group)
                 racing[name, problem] = self._tasks.add(call, problem, gpu)
         if racing:
@@ -422,16 +425,16 @@ class Cluster(Executor):
         return [result for result in results if result is not None]
 
     def release(self) -> None:
-        """Cancel everything that waits or runs on the cluster."""
+        """Cancel everything queued or running on the cluster."""
         sent = self._tasks.release()
         if sent and self._client.status == "running":
             self._client.cancel(sent)
 
     def _watch(self) -> None:
-        """Follow the workers that come and go, and hand out what waits.
+        """Track arriving and leaving workers, and send queued calls.
 
         Raises:
-            ClusterError: the scheduler is gone and has not come back in time.
+            ClusterError: the scheduler was lost and has not come back in time.
         """
         if self._client.status == "closed":
             raise ClusterError(
@@ -442,7 +445,7 @@ class Cluster(Executor):
         if self._client.status != "running":
             self._interrupted = True
             return
-        if self._interrupted:  # the scheduler has dropped what this client had asked for
+        if self._interrupted:  # the scheduler has dropped this client's calls
             self._interrupted = False
             self._tasks.take_back(*self._members.by_address)
         while self._tasks.unfit:
@@ -457,7 +460,7 @@ class Cluster(Executor):
         self._tasks.hand_out()
 
     def _report_workers(self) -> None:
-        """Report how many take part when that has changed."""
+        """Report the number of participating workers if it has changed."""
         if self.workers == 0:
             sentence = f"No worker is left at {self._address}: waiting for one. Results are kept."
         else:

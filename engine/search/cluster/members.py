@@ -1,4 +1,4 @@
-"""The address of a Dask scheduler, as a person types it."""
+"""Addresses of Dask schedulers, and the workers that take part in a sweep."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCHEMES = ("tcp", "tls")
 
 
 def parse_address(text: str) -> str:
-    """`tcp://HOST:PORT` from `HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT`.
+    """Parse `HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT`.
 
     Raises:
         InvalidProblem: anything else.
@@ -31,7 +31,7 @@ def parse_address(text: str) -> str:
         parts = urlsplit(text if "://" in text else f"tcp://{text}")
         good = parts.scheme in _SCHEMES and parts.hostname and parts.port
         good = good and not (parts.path or parts.query or parts.fragment or parts.username)
-    except ValueError:  # a port that is no number, brackets that do not close
+    except ValueError:  # an invalid port, or unbalanced brackets
         good = False
     if not good or any(c.isspace() for c in text):
         raise InvalidProblem(
@@ -43,10 +43,10 @@ def parse_address(text: str) -> str:
 
 
 def is_loopback(text: str) -> bool:
-    """Whether an address leads to this machine alone.
+    """True if an address is a loopback address.
 
     Raises:
-        InvalidProblem: it is no address.
+        InvalidProblem: it is not an address.
     """
     host = urlsplit(parse_address(text)).hostname or ""
     try:
@@ -55,22 +55,22 @@ def is_loopback(text: str) -> bool:
         return host == "localhost"
 
 
-# The workers of a Dask cluster that take part in a sweep: who joins, who is left out, who is gone.
+# The workers of a Dask cluster that take part in a sweep: joining, excluded and lost ones.
 #
-# A worker takes part once it has described itself and its sources are this machine's: results of
-# different sources are never mixed. Where one worker measures on a GPU, those that could only
-# predict stay out.
+# A worker takes part once it has described itself and its sources equal this machine's, because
+# results of different sources are never mixed. If any worker measures on a GPU, workers that can
+# only predict are excluded.
 
 
 _POLL_S = 0.05
-_ASK_S = 10.0  # for an answer that is there already to come over
+_ASK_S = 10.0  # time to transfer an available answer
 
 
 class Call:
-    """Unpickling it calls the function.
+    """A call that is executed by unpickling it.
 
-    So what is sent is one of the standard library's functions and some bytes, and the scheduler,
-    which unpickles what is sent too, needs no Attune.
+    Only a function of the standard library and some bytes are sent, so the scheduler, which also
+    unpickles them, does not need Attune.
     """
 
     def __init__(self, function: Callable[..., Any], *args: Any) -> None:
@@ -81,7 +81,7 @@ class Call:
 
 
 def send(client: Any, address: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Have this worker, and no other, call the function once. Returns the Dask future.
+    """Have only this worker call the function once. Return the Dask future.
 
     Args:
         function: importable under its name on the worker.
@@ -105,20 +105,21 @@ class Member:
 
     @property
     def gpu_key(self) -> str:
-        """Equal for workers whose times can be compared: on one GPU, or predicted for one model."""
+        """Return a key that is equal for workers with comparable times: on one GPU, or predicted
+        for one model."""
         return self.about.gpu if self.about.measures else self.about.device
 
     @property
     def max_calls(self) -> int:
-        """How many calls it is sent at once: one runs and one waits behind it.
+        """Return how many calls it is sent at once: one that runs and one queued.
 
-        With several threads only one: which of two is running could not be told.
+        With several threads only one, because it is not known which of two is running.
         """
         return 2 if self.threads == 1 else 1
 
 
 class Members:
-    """The members by address. `report` gets a sentence about each worker that is left out."""
+    """The members by address. `report` is called with a sentence about each excluded worker."""
 
     def __init__(
         self, client: Any, address: str, request: EvaluationRequest, report: Callable[[str], None]
@@ -129,14 +130,14 @@ class Members:
         self._report = report
         self._measuring = request.backend == "cuda"
         self._probes: dict[str, tuple[int, Any]] = {}  # threads, Dask future of a `Description`
-        self._left_out: dict[str, str] = {}  # by address: why
+        self._left_out: dict[str, str] = {}  # by address: reason
         self.by_address: dict[str, Member] = {}
 
     def wait_for_first(self, timeout_s: float) -> None:
-        """Admit the workers that are there and answer in time.
+        """Admit the workers that answer in time.
 
         Raises:
-            ClusterError: no worker is there, or none can take part.
+            ClusterError: there is no worker, or none can take part.
         """
         self._probe_new(self._workers())
         if not self._probes:
@@ -160,7 +161,7 @@ class Members:
             )
 
     def refresh(self) -> list[str]:
-        """Admit workers that have come; returns the addresses of members that are gone."""
+        """Admit new workers; return the addresses of lost members."""
         workers = self._workers()
         gone = [address for address in self.by_address if address not in workers]
         for known in (self.by_address, self._probes, self._left_out):
@@ -182,7 +183,7 @@ class Members:
         return workers
 
     def _probe_new(self, workers: Mapping[str, Any]) -> None:
-        """Ask each new worker what it is: GPU, versions, code."""
+        """Ask each new worker for its description: GPU, versions, code."""
         ask = (cluster_worker.describe, cluster_worker.fingerprint(), self._request)
         known = {*self.by_address, *self._probes, *self._left_out}
         for address, worker in workers.items():
@@ -191,7 +192,7 @@ class Members:
                 self._probes[address] = (int(worker["nthreads"]), probe)
 
     def _answered(self) -> list[Member]:
-        """The workers that have described themselves since the last call."""
+        """Return the workers that have described themselves since the last call."""
         candidates = []
         for address, (threads, probe) in list(self._probes.items()):
             if not probe.done():
@@ -200,10 +201,12 @@ class Members:
             try:
                 about = probe.result(timeout=_ASK_S)
             except (CancelledError, TimeoutError):
-                continue  # it is gone, or the scheduler: if it is still there, it is asked again
+                # The worker or the scheduler is lost; a worker that still exists is asked again.
+                continue
             except AttuneError as error:
                 self.leave_out(address, str(error))
-            except Exception as error:  # without Attune, or with another, it fails in many ways
+            # Without Attune, or with another version, any error may occur.
+            except Exception as error:
                 self.leave_out(
                     address,
                     f"it has no Attune of this version ({type(error).__name__}: {error}). Install "
@@ -229,7 +232,7 @@ class Members:
             self._report_unusual(member)
 
     def _report_unusual(self, member: Member) -> None:
-        """Report other versions than this machine's, and workers that share a GPU."""
+        """Report versions that differ from this machine's, and workers that share a GPU."""
         about, here = member.about, cluster_worker.versions()
         if about.versions != here:
             self._report(f"The worker {member.address} runs {about.versions}; this machine {here}.")

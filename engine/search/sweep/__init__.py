@@ -1,4 +1,4 @@
-"""A sweep: what was asked for, its journal, its run and its progress."""
+"""A sweep: its spec, journal, run, progress and time estimate."""
 
 from engine.search.sweep.estimate import Estimator
 from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec

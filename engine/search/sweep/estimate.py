@@ -1,4 +1,4 @@
-"""How long a sweep will take: by a default at first, then by its own finished evaluations.
+"""Estimate how long a sweep will take, from defaults at first, then from its finished evaluations.
 
 An evaluation compiles, checks and simulates. How much longer each of the three takes here than the
 default says is learned apart, and so is how many points have to be compiled or simulated at all:
@@ -59,7 +59,7 @@ _AT_ONE_POINT = 0.7  # how far evaluations differ, of their mean, where two have
 
 
 def prior_s(request: EvaluationRequest, on_gpu: bool) -> dict[str, float]:
-    """Seconds that each of `STAGES` of one evaluation may take, when nothing was measured yet."""
+    """Return default seconds of each of `STAGES` of one evaluation."""
     check_s = 0.0
     if request.execute:
         flops = request.problem.flops
@@ -74,21 +74,21 @@ def prior_s(request: EvaluationRequest, on_gpu: bool) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """Seconds that the remaining points take one after another, with their likely range."""
+    """Seconds for the remaining points, one after another, with their likely range."""
 
     expected_s: float
     low_s: float
     high_s: float
 
     def scaled(self, factor: float, at_most_s: float | None = None) -> TimeLeft:
-        """`factor` times as long, each figure at most `at_most_s`."""
+        """Return the times multiplied by `factor`, each at most `at_most_s`."""
         most = float("inf") if at_most_s is None else at_most_s
         figures = (self.expected_s, self.low_s, self.high_s)
         return TimeLeft(*(min(figure * factor, most) for figure in figures))
 
 
 def load() -> float:
-    """How many times as long work takes as on an idle machine: 1 where there is a core for it."""
+    """Return the slow-down by the machine's load: 1 if a core is free."""
     try:
         waiting = os.getloadavg()[0]
     except OSError:
@@ -97,33 +97,34 @@ def load() -> float:
 
 
 def work_ahead(points: Sequence[SweepPoint], history: History) -> dict[str, float]:
-    """Which share of the points has yet to be compiled and to be simulated, by a dozen of them."""
+    """Return the shares of points that must be compiled and simulated, estimated from a dozen
+    points."""
     runnable = [p for p in points if p.why_not is None]
     sample = runnable[:: -(-len(runnable) // _LOOKED_UP)] if runnable else []
     counts = {"compile": 0, "simulate": 0}
     for point in sample:
         looked = history.doing("look up")
-        with suppress(AttuneError):  # its evaluation says what is wrong with it
+        with suppress(AttuneError):  # its evaluation reports the error
             kernel = resolve(point.request, looked).kernel
             if kernel is not None:
                 looked.estimate(kernel, point.request.problem)
         needs = {work for _, _, work in looked.missing}
         counts["compile"] += "compile" in needs
         counts["simulate"] += bool(needs)
-    # The problems of one kernel share what is compiled and simulated of it.
+    # Problems of one kernel share its compile and simulation.
     first = len({_kernel_of(p.request) for p in runnable}) / max(1, len(runnable))
     return {stage: first * count / max(1, len(sample)) for stage, count in counts.items()}
 
 
 def _kernel_of(request: EvaluationRequest) -> tuple[object, ...]:
-    """What is compiled and simulated once, whatever batch, heads and lengths it then runs on."""
+    """Return a key of what is compiled and simulated once for all batches, heads and lengths."""
     p = request.problem
     like = (p.head_dim, p.head_dim_v, p.dtype, p.causal, p.direction, tuple(p.features))
     return request.variant, tuple(sorted(request.config.items())), request.gpu, like
 
 
 class Estimator:
-    """The remaining time of a sweep; each finished point improves the estimate.
+    """Estimates the remaining time of a sweep; each finished point improves the estimate.
 
     The default knows which points are dear beside which; how fast this machine is comes from the
     mean of actual over default, by stage; before the first point from that of earlier sweeps of the
@@ -174,7 +175,7 @@ class Estimator:
     def finish(
         self, point: SweepPoint, elapsed_s: float, spent_s: Mapping[str, float] | None = None
     ) -> None:
-        """One point is done.
+        """Record a finished point.
 
         Args:
             elapsed_s: how long it took in all.
@@ -207,7 +208,7 @@ class Estimator:
                 self._counts[stage, is_new, to_do] += 1
 
     def left(self) -> TimeLeft:
-        """Time left for all points that are not finished, under the load of the moment."""
+        """Return the time for all unfinished points at the present load."""
         slowed = self._load()
         by_load = sqrt(slowed)  # others may end, or more begin
         expected_s = low_s = high_s = variance = drift_s = 0.0
@@ -233,7 +234,7 @@ class Estimator:
         return TimeLeft(expected_s, low_s, high_s)
 
     def learn(self) -> None:
-        """Keep how fast this machine was, for the estimate before the next sweep."""
+        """Store this machine's speed for the initial estimate of the next sweep."""
         kept = {}
         for stage in STAGES:
             if len(worked := self._worked(stage)) < _LEARNED_FROM:

@@ -1,5 +1,5 @@
-"""A sweep's journal: the request, then one line per evaluation; everything else is derived from
-it."""
+"""A sweep's journal: its spec, then one line per evaluation; everything else is derived from
+these."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Budget(Stored):
-    """When a search ends at the latest; None is no limit."""
+    """Limits of a search; None: no limit."""
 
     evaluations: int | None = None
     seconds: float | None = None
@@ -31,7 +31,7 @@ class Budget(Stored):
 
 @dataclass(frozen=True, slots=True)
 class SweepSpec(Stored):
-    """Everything that a sweep was asked for; with it a journal can be resumed."""
+    """The request of a sweep, from which a journal can be resumed."""
 
     space: Space
     options: SweepOptions = field(default_factory=SweepOptions)
@@ -41,28 +41,28 @@ class SweepSpec(Stored):
 
 
 class SweepJournal:
-    """Reads a sweep's file from where it last stopped, and adds to it.
+    """Reads a sweep's file incrementally and appends to it.
 
-    `rows` holds the latest row of every point, in the order in which the points were first done.
-    `remedy` says what to do when the file cannot be written, which depends on who named it.
+    `rows` has the latest row of every point, in the order in which points were first evaluated.
+    `remedy` is the advice in the error if the file cannot be written.
     """
 
     def __init__(self, path: Path, remedy: str = files.CACHE_REMEDY) -> None:
         self.path = path
         self._remedy = remedy
         self._spec: SweepSpec | None = None
-        self._mistake = ""  # the name in its head that is unknown here
-        self.ended = ""  # how the last run of it ended; empty while one runs or after a crash
+        self._mistake = ""  # unknown name in its head
+        self.ended = ""  # how its last run ended; empty while it runs or after a crash
         self.rows: dict[str, SweepRow] = {}
         self._offset = 0
 
     @classmethod
     def open(cls, path: Path, remedy: str = files.CACHE_REMEDY) -> SweepJournal:
-        """The journal of a sweep that was started before.
+        """Open the journal of an existing sweep.
 
         Raises:
-            UnknownName: there is no such file, it is not a sweep's journal, or it is of a kernel
-                that is not here.
+            UnknownName: there is no such file, it is not a sweep's journal, or it needs an unknown
+                kernel.
         """
         if not path.is_file():
             raise UnknownName(
@@ -82,17 +82,17 @@ class SweepJournal:
 
     @property
     def spec(self) -> SweepSpec:
-        """What the sweep was asked for, once it has begun.
+        """Return the sweep's spec after it was started.
 
         Raises:
-            ValueError: it has not.
+            ValueError: it was not started.
         """
         if self._spec is None:
             raise ValueError("the sweep has not begun")
         return self._spec
 
     def poll(self) -> list[SweepRow]:
-        """Rows added since the last call, by whichever process."""
+        """Return rows added since the last call, by any process."""
         events, self._offset = files.read_events(self.path, self._offset)
         new = [row for event in events if (row := self._take(event)) is not None]
         self.rows.update((row.point, row) for row in new)
@@ -113,15 +113,15 @@ class SweepJournal:
                     event["point"], event["result"], event["elapsed_s"], location
                 )
         except UnknownName as error:
-            self._mistake = str(error)  # its kernel was added once and is no more
+            self._mistake = str(error)  # its own kernel was removed
             return None
         except (KeyError, TypeError, ValueError, AttuneError):
-            # A line of another version or a damaged one: the point counts as not done.
+            # A damaged line or one of another version: the point counts as not evaluated.
             return None
         return None
 
     def begin(self, spec: SweepSpec) -> None:
-        """Start (or go on with) a sweep.
+        """Start or continue a sweep.
 
         Raises:
             StoreError: the file cannot be written.
@@ -156,13 +156,13 @@ class SweepJournal:
         """Lock the file against other processes that would run the same sweep.
 
         Raises:
-            UnknownName: a person named the file, and no such one can be made.
+            UnknownName: the user named the file, and it cannot be created.
             StoreError: another process runs it, or the file cannot be written.
         """
         named = self._remedy != files.CACHE_REMEDY
         what = f"The journal {self.path} cannot be written"
         with files.as_sentence(what, self._remedy, named=named):
-            if not named:  # a folder that a person mistyped is not made
+            if not named:  # do not create a possibly mistyped folder
                 files.make_folder(self.path.parent)
             lock = files.try_lock(self.path)
         if lock is None:
@@ -177,7 +177,7 @@ class SweepJournal:
             lock.release()
 
 
-# How far a sweep has come: counts of its rows, and the fastest of each problem.
+# Progress of a sweep: counts of its rows, and the fastest of each problem.
 
 
 BestKey: TypeAlias = tuple[str, str, Problem]
@@ -185,34 +185,34 @@ BestKey: TypeAlias = tuple[str, str, Problem]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepCounts(Stored):
-    """The figures of a sweep's progress."""
+    """Figures of a sweep's progress."""
 
-    done: int  # rows there are, those of an earlier run and skipped ones included
-    total: int  # that there will be, as far as budget and strategy let one know
+    done: int  # rows so far, including skipped ones and those of an earlier run
+    total: int  # expected rows, as far as known from budget and strategy
     passed: int
     skipped: int  # excluded by constraints
     failed: int  # everything else
-    resumed: int  # taken over from an earlier run
+    resumed: int  # from an earlier run
     elapsed_s: float  # of this run
     per_minute: float | None  # recent rate; None before the first evaluation
-    eta_s: float | None  # None when nothing was timed yet
-    eta_range_s: tuple[float, float] | None = None  # it is probably between these two
-    workers: int = 1  # that evaluate beside each other
-    under_way: str = ""  # the points that are being evaluated: `v05 num_splits=4, B1 H8 S512 …`
+    eta_s: float | None  # None if nothing was timed yet
+    eta_range_s: tuple[float, float] | None = None  # its likely range
+    workers: int = 1  # number of parallel evaluations
+    under_way: str = ""  # points being evaluated: `v05 num_splits=4, B1 H8 S512 …`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(SweepCounts):
     """The progress of a sweep, with rows."""
 
-    # Fastest so far by GPU (its model, and which one) and problem; measured before predicted.
+    # Fastest so far by GPU (model and individual GPU) and problem; measured before predicted.
     best: Mapping[BestKey, SweepRow]
     last: SweepRow | None
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts rows and remembers the fastest of each GPU and problem."""
+    """Counts rows and tracks the fastest of each GPU and problem."""
 
     passed: int = 0
     skipped: int = 0
@@ -238,7 +238,7 @@ class Tally:
 
 
 def best_key(row: SweepRow) -> BestKey:
-    """The key of a row in `Progress.best`."""
+    """Return the key of a row in `Progress.best`."""
     return (row.device, row.measured_on, row.problem)
 
 

@@ -1,7 +1,7 @@
-"""Runs the evaluations of a sweep: journal first, then progress; resumable at any point.
+"""Run the evaluations of a sweep: write the journal, then report progress; resumable at any point.
 
-The function that evaluates is passed in, and so is the executor it runs in: this process, a pool, a
-cluster. Failures are rows with reasons; nothing is dropped.
+The evaluating function and its executor (this process, a pool, a cluster) are arguments. Failures
+are rows with reasons.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from engine.search.sweep.estimate import Estimator, TimeLeft, work_ahead
 from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec, Tally
 
 Evaluate: TypeAlias = Callable[[EvaluationRequest], EvaluationOutcome]
-Timed: TypeAlias = tuple[EvaluationOutcome, float, Location]  # with the seconds it took, and where
+# With its duration in seconds and its location.
+Timed: TypeAlias = tuple[EvaluationOutcome, float, Location]
 SweepEnd: TypeAlias = Literal["finished", "budget", "cancelled"]
 
-# What a resumed sweep does again: it came to no result, and may now.
+# Statuses that a resumed sweep evaluates again, because they had no result.
 RETRIED = frozenset({Status.CANCELLED, Status.THROTTLED})
 _RATE_WINDOW = 20  # rows
 _POLL_S = 0.1
 
 
 class InlineExecutor(Executor):
-    """Runs everything at once in the caller's thread, so that a sweep needs no second one."""
+    """Runs calls immediately in the caller's thread."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -68,24 +69,24 @@ def run_sweep(
     clock: Callable[[], float] = time.monotonic,
     estimator: Estimator | None = None,
 ) -> SweepEnd:
-    """Run a sweep, or go on with the one whose rows the journal holds.
+    """Run a sweep, or continue the one in the journal.
 
     Args:
-        evaluate: runs one evaluation; an exception from it becomes a row as well. What it predicts
-            is kept here, wherever it runs.
+        evaluate: runs one evaluation; an exception becomes a row, too. Its predictions are recorded
+            in this process.
         on_progress: called before every evaluation and after every row.
-        should_stop: asked before every evaluation and ten times a second while waiting; what is
-            done stays.
-        executor: where `evaluate` runs (a pool, `engine.search.cluster.executor`); here when None.
-        in_flight: how many evaluations to give it at once; asked again and again.
-        workers: how many it runs beside each other, for the estimate and to be shown.
-        problems_at_once: how many problems an exhaustive sweep goes through side by side.
-        on_gpu: whether evaluations measure on a GPU, for the estimate alone.
-        history: what is known beforehand, and where predictions are written down.
-        expected_us: what the strategy "simulated" orders the points by; None: their times by
-            machine code, for which kernels are compiled and simulated before the first evaluation.
-        clock: seconds, of progress and of what an evaluation takes.
-        estimator: of the time that is left; None makes one.
+        should_stop: called before every evaluation and ten times a second while waiting; results
+            are kept.
+        executor: runs `evaluate` (a pool, `engine.search.cluster.executor`); None: in this thread.
+        in_flight: returns how many evaluations to submit at once; called repeatedly.
+        workers: number of parallel evaluations, for estimate and display.
+        problems_at_once: number of problems that an exhaustive sweep evaluates in turns.
+        on_gpu: evaluations measure on a GPU; only for the estimate.
+        history: known times, and recorder of predictions.
+        expected_us: expected times for the strategy "simulated"; None: simulated times, for which
+            kernels are compiled and simulated before the first evaluation.
+        clock: seconds, for progress and durations.
+        estimator: estimates the remaining time; None creates one.
 
     Raises:
         StoreError: the journal cannot be written, or another process runs this sweep.
@@ -117,7 +118,7 @@ def run_sweep(
 
 
 class _Pool:
-    """The evaluations that are under way."""
+    """The pending evaluations."""
 
     def __init__(
         self,
@@ -149,12 +150,12 @@ class _Pool:
         )
 
     def finished(self) -> list[tuple[SweepPoint, EvaluationOutcome, float, Location]]:
-        """The evaluations that have ended; waits a short while for the first of them."""
+        """Return evaluations that have ended, after a short wait for the first."""
         done, _ = wait(self._points, timeout=_POLL_S, return_when=FIRST_COMPLETED)
         return [(p := self._points.pop(f), *_outcome(p.request, f)) for f in done]
 
     def forget_waiting(self) -> None:
-        """Drop what has not begun."""
+        """Cancel evaluations that have not started."""
         for future in [f for f in self._points if f.cancel()]:
             del self._points[future]
 
@@ -167,12 +168,13 @@ class _Pool:
 
 def _timed(clock: Callable[[], float], evaluate: Evaluate, request: EvaluationRequest) -> Timed:
     began = clock()
-    outcome = replace(evaluate(request), maps=())  # it may be sent to another machine
+    # Keep the result small: it may be sent between machines.
+    outcome = replace(evaluate(request), maps=())
     return outcome, clock() - began, location_of(outcome.evaluation)
 
 
 def _outcome(request: EvaluationRequest, future: Future[Timed]) -> Timed:
-    """The row of a point, or one with the reason of its failure: a bad point ends no sweep."""
+    """Return the row of a point, or of its failure, so that no point ends the sweep."""
     try:
         return future.result()
     except AttuneError as error:
@@ -187,7 +189,7 @@ def _outcome(request: EvaluationRequest, future: Future[Timed]) -> Timed:
 
 
 def _side_by_side(points: Sequence[SweepPoint], at_once: int) -> list[SweepPoint]:
-    """The points of `at_once` problems in turns, then those of the next ones."""
+    """Yield points of `at_once` problems in turns, then of the next problems."""
     groups: dict[Problem, list[SweepPoint]] = {}
     for point in points:
         groups.setdefault(point.request.problem, []).append(point)
@@ -202,7 +204,7 @@ def _side_by_side(points: Sequence[SweepPoint], at_once: int) -> list[SweepPoint
 
 
 def _in_words(points: Sequence[SweepPoint]) -> str:
-    """The last of them, and how many more."""
+    """Return the last point as text, and the number of others."""
     request = points[-1].request
     config = "".join(f" {name}={value}" for name, value in request.config.items())
     more = f" and {len(points) - 1} more" * (len(points) > 1)
@@ -240,7 +242,7 @@ class _Sweep:
         runnable = self.estimator.points_left
         self.total = len(self.excluded) + (runnable if limit is None else min(runnable, limit))
         self.start = clock()
-        self.ends: list[float] = [self.start]  # when rows of this run came in
+        self.ends: list[float] = [self.start]  # times at which rows of this run arrived
         self.asked = 0
         self.resumed = 0
         self.tally = Tally()
@@ -270,7 +272,7 @@ class _Sweep:
             elif len(pool) == 0:
                 self.estimator.learn()
                 return "budget" if limited else "finished"
-            # With room left, first ask for more; then wait.
+            # Submit more while there is capacity, then wait.
             if point is None or not pool.has_room:
                 for done, outcome, elapsed_s, location in pool.finished():
                     row = SweepRow.make(done, outcome.evaluation, elapsed_s, location)
@@ -335,7 +337,7 @@ class _Sweep:
             return TimeLeft(0.0, 0.0, 0.0)
         if not self.estimator.is_measured:
             return None
-        # A limited search leaves points out; their mean stands for those that it takes.
+        # A limited search skips points; it is estimated by the mean of all points.
         share = max(self.total - self.tally.done, 0) / left
         seconds = self.budget.seconds
         at_most_s = None if seconds is None else max(0.0, seconds - (now - self.start))
@@ -352,15 +354,15 @@ def sweep_here(
     on_gpu: bool,
     open_history: Callable[[], History] = History,
 ) -> tuple[SweepEnd, list[ProblemResult]]:
-    """Run the sweep, or go on with it. On a GPU the best are then timed side by side.
+    """Run or continue the sweep. On a GPU, then time the best points side by side.
 
     Args:
-        open_history: as `EvaluationProcess` takes it, which evaluates on a GPU.
+        open_history: as in `EvaluationProcess`, which evaluates on a GPU.
 
     Raises:
         As `run_sweep`.
     """
-    if not on_gpu:  # kernels on the CPU already run in a process of their own
+    if not on_gpu:  # the CPU backend already runs kernels in a separate process
         with Evaluator(history) as evaluator:
             evaluate = partial(evaluate_point, evaluator)
             end = run_sweep(spec, evaluate, journal, on_progress, history=history)
@@ -376,6 +378,6 @@ def sweep_here(
 
 
 def rows_of(journal: SweepJournal, points: Sequence[SweepPoint]) -> list[SweepRow]:
-    """What the journal holds of these points; it may hold others too."""
+    """Return the journal's rows of these points; it may have others."""
     ids = {p.id for p in points}
     return [row for row in journal.rows.values() if row.point in ids]
