@@ -27,25 +27,24 @@ _FIRST_WIDTH_S = 1 / 16
 
 
 class Thinned:
-    """Of every slice of time the lowest, the middle and the highest sample.
+    """Keeps the lowest, the middle and the highest sample of every slice of time.
 
-    Slices lie at fixed places, and their width only ever doubles: what is drawn stays where it is
-    while data grow, instead of flickering. Each update looks at the new samples alone, but for the
-    few updates in which the width doubles.
+    Slices have fixed places and their width only doubles, so drawn points do not flicker while data
+    grow. An update processes only new samples, except when the width doubles.
     """
 
     def __init__(self, max_slices: int = 500) -> None:
         self.width_s = _FIRST_WIDTH_S
         self._max_slices = max_slices
-        self._closed: IndexArray = np.empty(0, dtype=np.intp)  # of slices that are complete
-        self._open = 0  # the first sample of the slice that still grows
+        self._closed: IndexArray = np.empty(0, dtype=np.intp)  # of complete slices
+        self._open = 0  # first sample of the incomplete slice
 
     def update(self, at_s: FloatArray, values: FloatArray) -> IndexArray:
-        """Indices to draw, ascending; at most three per slice.
+        """Return indices to draw, ascending; at most three per slice.
 
         Args:
             at_s: the time of every sample so far, ascending from 0.
-            values: as many; in the next call both have grown at their end.
+            values: same length; both only grow at their ends between calls.
         """
         if at_s.size == 0:
             return self._closed
@@ -65,10 +64,10 @@ class Thinned:
 
 
 def spans(on: npt.NDArray[np.bool_], at_s: FloatArray, least_s: float) -> list[tuple[float, float]]:
-    """From when to when `on` holds, as (start, end) in seconds.
+    """Return the (start, end) in seconds of spans in which `on` holds.
 
-    A span lasts until the next sample in which it no longer holds, and at least `least_s`; gaps
-    shorter than that are closed.
+    A span lasts until the first sample in which it no longer holds, and at least `least_s`; shorter
+    gaps are closed.
     """
     edges = np.diff(on.astype(np.int8), prepend=0, append=0)
     starts = at_s[np.flatnonzero(edges == 1)]
@@ -81,27 +80,26 @@ def spans(on: npt.NDArray[np.bool_], at_s: FloatArray, least_s: float) -> list[t
     return list(zip(starts[first].tolist(), ends[last].tolist(), strict=True))
 
 
-# The samples of a latency stream: one file that the worker appends to and any number of tabs read.
+# The samples of a latency stream: a file that the worker appends to and any number of tabs read.
 #
-# A reader holds nothing but the offset it has read up to, so tabs come and go as they like. Each
-# read touches a file beside the stream, so that a stream that is not read any more ends.
+# A reader only stores its offset, so tabs may come and go. Each read touches a file beside the
+# stream, so that a stream without readers ends.
 
 
 VERSION = 1
-# A stream ends when it has not been read for this long. Browsers let the pages of hidden tabs ask
-# once a minute, which is often enough.
+# A stream ends if it was not read for this long. Browsers let hidden tabs poll once a minute, which
+# is often enough.
 UNSEEN_S = 150.0
-# Sooner when another long job waits for its turn: a closed tab must not hold it up.
+# Earlier if another long job waits, so that a closed tab does not delay it.
 UNSEEN_IN_THE_WAY_S = 10.0
-MAX_SAMPLES = 500_000  # of one stream: hours, and still quick to look at
-# "cpu_execution" is the wall time of running the kernel on the host: no GPU's latency, whatever
-# the target is.
+MAX_SAMPLES = 500_000  # of one stream: hours of samples, still quick to process
+# "cpu_execution" is the wall time of running the kernel on the host, not a GPU's latency.
 StreamKind: TypeAlias = Literal["device_warm", "cpu_execution"]
 
 
 @dataclass(frozen=True, slots=True)
 class LatencySample:
-    """One sample; what is not known (on the CPU backend: everything about a GPU) is None."""
+    """One sample; unknown values are None (on the CPU backend: everything about a GPU)."""
 
     at: float  # Unix time
     time_us: float
@@ -118,26 +116,26 @@ class LatencySample:
 
 @dataclass(frozen=True, slots=True)
 class StreamPart:
-    """What a stream holds behind some offset.
+    """The part of a stream after an offset.
 
-    `after` is the offset to go on from; it stays valid for as long as the stream exists.
+    `after` is the offset of the next read; it stays valid as long as the stream exists.
     """
 
-    kind: StreamKind | None  # None when this part begins behind the stream's head
-    device: str  # what the samples were taken on, likewise
+    kind: StreamKind | None  # None if this part begins after the stream's head
+    device: str  # the measured device, likewise
     samples: tuple[LatencySample, ...]
     after: int
 
 
 def begin_stream(path: Path, kind: StreamKind, device: str) -> None:
-    """Write the head: what the samples will be."""
+    """Write the stream's head: kind of time and device."""
     files.append_event(
         path, {"event": "stream", "version": VERSION, "kind": kind, "device": device}
     )
 
 
 def append_samples(path: Path, samples: Iterable[LatencySample]) -> None:
-    """Add samples in one write, so that a reader sees a round as a whole.
+    """Append samples in one write, so that readers see complete rounds.
 
     Raises:
         StoreError: the disk is full or the folder cannot be written.
@@ -147,7 +145,7 @@ def append_samples(path: Path, samples: Iterable[LatencySample]) -> None:
 
 
 def read_samples(path: Path, after: int = 0) -> StreamPart:
-    """The samples behind byte `after`, 0 for all. A stream that is not there (yet) is empty."""
+    """Return the samples after byte `after`; 0 for all. A missing stream is empty."""
     events, offset = files.read_events(path, after)
     kind: StreamKind | None = None
     device = ""
@@ -164,13 +162,13 @@ def read_samples(path: Path, after: int = 0) -> StreamPart:
 
 
 def mark_seen(path: Path) -> None:
-    """Note that this stream is read now, whether it has begun or not. Failing does no harm."""
+    """Record that this stream is being read, also before it starts. Errors are ignored."""
     with suppress(OSError):
         _seen(path).touch(mode=0o600)
 
 
 def is_unseen(path: Path, since: float, limit_s: float = UNSEEN_S) -> bool:
-    """Whether the stream was not read for `limit_s`. `since` (Unix time) counts as a read."""
+    """True if the stream was not read for `limit_s`. `since` (Unix time) counts as a read."""
     with suppress(OSError):
         since = _seen(path).stat().st_mtime
     return time.time() - since > limit_s
@@ -180,25 +178,25 @@ def _seen(path: Path) -> Path:
     return path.with_suffix(".seen")
 
 
-# A latency stream so far: median with interval, spread, and what a chart draws.
+# Statistics of a latency stream: median with interval, spread, and chart data.
 #
-# The samples are kept as columns that grow, and every figure is brought up to date from the new
-# ones where that can be: an update of a stream of an hour costs milliseconds.
+# Samples are stored in growing columns, and figures are updated incrementally where possible, so an
+# update of an hour's stream takes milliseconds.
 
 
-# The median so far is drawn where the samples have grown by this much since the last point: each
-# interval costs a sort of all samples before it.
+# The curve of the median gets a point when the number of samples has grown by this factor, because
+# each interval sorts all earlier samples.
 _HISTORY_GROWTH = 1.1
 _SPREAD = (0.05, 0.95)
-# Samples further from the spread than this many times its width are far out: an interrupt in one
-# sample would press all others of a chart into one line.
+# Samples further from the spread than this many times its width are outliers and outside the
+# chart's range, which a single interrupt would otherwise enlarge.
 _FAR = 3.0
 
 _ROW = np.dtype(
     [
         ("at", np.float64),  # Unix time
         ("time_us", np.float64),
-        ("sm_clock_mhz", np.float64),  # NaN where it is not known, as in the next two
+        ("sm_clock_mhz", np.float64),  # NaN if unknown, as in the next two
         ("power_w", np.float64),
         ("temperature_c", np.float64),
         ("reasons", np.uint64),  # bit i: the stream's reason i holds
@@ -208,7 +206,7 @@ _ROW = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class StreamSummary:
-    """The figures of a stream so far; times in µs. Dropped samples count in none but `samples`."""
+    """The figures of a stream so far; times in µs. Dropped samples only count in `samples`."""
 
     samples: int
     dropped: int
@@ -216,7 +214,7 @@ class StreamSummary:
     low_us: float  # 5 % of the samples are faster
     high_us: float  # 5 % are slower
     lasted_s: float  # from the first sample to the last
-    usual_us: tuple[float, float]  # where all samples lie but those far out
+    usual_us: tuple[float, float]  # range of all samples without outliers
     far_out: int
     slowest_us: float
 
@@ -231,7 +229,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The median so far and its interval, as they were known at some moments."""
+    """The median and its interval over time."""
 
     at_s: FloatArray
     median_us: FloatArray
@@ -241,7 +239,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """For how long a reason slowed the GPU."""
+    """A span of time in which a reason slowed the GPU."""
 
     reason: str
     start_s: float
@@ -250,13 +248,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class StreamView:
-    """Everything a page shows of a stream. What a GPU's driver does not say is None."""
+    """What a page shows of a stream. Values that the driver does not report are None."""
 
     kind: StreamKind | None  # None: nothing has been measured yet
     device: str
     summary: StreamSummary | None = None
     times: Curve | None = None  # µs
-    dropped: npt.NDArray[np.bool_] | None = None  # of `times`: does not count
+    dropped: npt.NDArray[np.bool_] | None = None  # True for dropped samples of `times`
     history: History | None = None
     clock: Curve | None = None  # MHz
     power: Curve | None = None  # W
@@ -271,7 +269,7 @@ class LatencySeries:
     """All samples of one stream. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.after = 0  # where to read on
+        self.after = 0  # offset of the next read
         self.kind: StreamKind | None = None
         self.device = ""
         self.size = 0
@@ -284,7 +282,7 @@ class LatencySeries:
         self._csv: str | None = None
 
     def extend(self, part: StreamPart) -> None:
-        """Add the part of the stream behind `after`."""
+        """Add the part of the stream after `after`."""
         self.after = part.after
         if part.kind is not None:
             self.kind, self.device = part.kind, part.device
@@ -298,7 +296,7 @@ class LatencySeries:
             grown[:before] = self._rows[:before]
             self._rows = grown
         self._rows[before : self.size] = [self._row(sample) for sample in part.samples]
-        # A clock that is set back must not let time run backwards in a chart.
+        # Time in a chart must not run backwards if the clock is set back.
         at = self._rows["at"][max(before - 1, 0) : self.size]
         np.maximum.accumulate(at, out=at)
         while self._next_moment <= self.size:
@@ -307,13 +305,13 @@ class LatencySeries:
             self._next_moment = ceil(n * _HISTORY_GROWTH)
 
     def view(self) -> StreamView:
-        """The stream as it is now; the same object until there is more."""
+        """Return the view of the stream; the same object until samples are added."""
         if self._view is None:
             self._view = self._look()
         return self._view
 
     def csv(self) -> str:
-        """The raw samples as a table; the column of times says what kind of time it is."""
+        """Return the raw samples as CSV; the name of the time column says the kind of time."""
         if self._csv is None:
             self._csv = self._table()
         return self._csv
@@ -339,13 +337,13 @@ class LatencySeries:
         return (name for i, name in enumerate(self._reasons) if bits >> i & 1)
 
     def _mask(self, name: str) -> npt.NDArray[np.bool_]:
-        """Where a reason held."""
+        """Return where a reason held."""
         bit = np.uint64(1 << self._reasons.index(name))
         held: npt.NDArray[np.bool_] = (self._rows["reasons"][: self.size] & bit) != 0
         return held
 
     def _dropped(self, size: int) -> npt.NDArray[np.bool_]:
-        """Which of the first samples do not count, by the rule of every measurement here."""
+        """Return which of the first samples are dropped, by the rule of all measurements."""
         dropped = np.zeros(size, dtype=np.bool_)
         for name in PROTECTIVE_SLOWDOWNS.intersection(self._reasons):
             dropped |= self._mask(name)[:size]
@@ -356,7 +354,7 @@ class LatencySeries:
         return dropped
 
     def _counted(self, size: int) -> FloatArray:
-        """Times that count; all of them where dropping would leave too few for an interval."""
+        """Return the valid times; all times if too few for an interval would remain."""
         times: FloatArray = self._rows["time_us"][:size]
         counted = times[~self._dropped(size)]
         return counted if counted.size >= MIN_SAMPLES else times
@@ -425,14 +423,14 @@ class LatencySeries:
         return Curve(at_s[drawn], values[drawn]), drawn
 
     def _known(self, name: str, at_s: FloatArray) -> Curve | None:
-        """None where the whole stream says nothing about it."""
+        """Return a curve; None if the whole stream has no such values."""
         if np.isnan(self._rows[name][: self.size]).all():
             return None
         return self._curve(name, at_s)[0]
 
 
 def _near(times_us: FloatArray) -> FloatArray:
-    """The samples that are not far out."""
+    """Return which samples are not outliers."""
     low, high = np.quantile(times_us, _SPREAD)
     far = _FAR * (high - low)
     near: FloatArray = times_us[(times_us >= low - far) & (times_us <= high + far)]

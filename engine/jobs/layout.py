@@ -44,31 +44,32 @@ class RunDir:
     # -- sweeps and latency streams write files of their own
 
     def sweep_journal(self, name: str) -> Path:
-        """The journal of a sweep; `name` is the id of the job that started it."""
+        """Return the journal of a sweep; `name` is the id of the job that started it."""
         return self.sweeps / f"{Path(name).name}.jsonl"
 
     def in_flight(self, name: str) -> Path:
-        """Which point of the sweep is being evaluated; there while one is."""
+        """Return the file that names the point being evaluated; it exists only during an
+        evaluation."""
         return self.sweeps / f"{Path(name).name}.inflight"
 
     def stream(self, job_id: str) -> Path:
         return self.streams / f"{Path(job_id).name}.jsonl"
 
-    # -- the worker's identity: a pid alone may be another process's by now
+    # -- the worker's identity: a pid may be reused by another process
 
     def write_worker(self, pid: int, code: str) -> None:
-        """Record who serves this folder; `code` tells one version of the program from another."""
+        """Record the worker of this folder; `code` identifies the version of the program."""
         import psutil
 
         data = {"pid": pid, "created": psutil.Process(pid).create_time(), "code": code}
         files.write(self._worker_file, json.dumps(data).encode(), durable=False)
 
     def is_abandoned(self) -> bool:
-        """Whether no server holds this folder. A restarted one would have claimed it again."""
+        """True if no server holds this folder. A restarted server would have claimed it again."""
         return not (self.manager_lock.exists() and files.is_locked(self.manager_lock))
 
     def live_worker(self) -> int | None:
-        """The pid of the worker that serves this folder, or None. A zombie is not alive."""
+        """Return the pid of the live worker of this folder, or None. Zombies do not count."""
         import psutil
 
         try:
@@ -80,7 +81,7 @@ class RunDir:
             return None
 
     def worker_code(self) -> str:
-        """The `code` of the worker that was started last."""
+        """Return the `code` of the last started worker."""
         try:
             return str(self._worker()["code"])
         except (OSError, ValueError, KeyError):
@@ -92,7 +93,7 @@ class RunDir:
             raise ValueError("not a worker's identity")
         return data
 
-    # -- results too large for a journal line
+    # -- results that are too large for a journal line
 
     def write_maps(self, job_id: str, maps: Iterable[ErrorMap]) -> None:
         from engine.correctness import maps_to_arrays
@@ -105,7 +106,7 @@ class RunDir:
         )
 
     def read_maps(self, job_id: str) -> dict[str, Any] | None:
-        """The error maps of a job as named arrays, or None when it has none."""
+        """Return the error maps of a job as named arrays, or None."""
         try:
             with np.load(self.results / f"{job_id}.npz", allow_pickle=False) as arrays:
                 return dict(arrays)
@@ -113,9 +114,9 @@ class RunDir:
             return None
 
     def tidy(self, keep: int = 200, max_age_s: float = 7 * 86400.0) -> None:
-        """Drop old maps and streams, and start a new journal when the old one has grown large.
+        """Delete old maps and streams, and start a new journal if the old one is large.
 
-        Journals of sweeps stay: they hold measurements.
+        Journals of sweeps are kept, because they contain measurements.
         """
         for stream in self.streams.iterdir():
             if time.time() - stream.stat().st_mtime > max_age_s:
@@ -128,10 +129,10 @@ class RunDir:
             self.journal.replace(self.journal.with_suffix(".old.jsonl"))
 
 
-# The status of a job, folded from the journal's events.
+# The status of a job, computed from the journal's events.
 
 
-# Of one request, and short.
+# Kinds of short jobs with one request.
 SingleJob: TypeAlias = Literal[
     "evaluate", "simulate", "machine_code", "rung", "history", "invariance"
 ]
@@ -154,13 +155,13 @@ class BestPoint(Stored):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgress(SweepCounts):
-    """How far a sweep has come, as its events hold it."""
+    """The progress of a sweep, as in its events."""
 
-    best: tuple[BestPoint, ...] = ()  # of the problems first met, when there are very many
+    best: tuple[BestPoint, ...] = ()  # of the first problems, if there are very many
 
     @classmethod
     def of(cls, counts: SweepCounts, best: Iterable[SweepRow]) -> Self:
-        """Make it from a sweep's counts and the fastest row of each GPU and problem."""
+        """Create the progress from a sweep's counts and the fastest row of each GPU and problem."""
         best = list(best)
         name_of = gpu_names(best)
         points = (
@@ -173,7 +174,7 @@ class JobProgress(SweepCounts):
 
 
 def _heading(row: SweepRow, gpu: str) -> str:
-    """The problem; on which GPU, where there are several of one model."""
+    """Return the problem's label, with the GPU if there are several of one model."""
     label = row.problem.label()
     return label if gpu == row.device else f"{label} on {gpu}"
 
@@ -182,30 +183,30 @@ def _heading(row: SweepRow, gpu: str) -> str:
 class JobStatus:
     """The status of one job.
 
-    `result` is the encoded `Evaluation` once an evaluation is done, and the `KernelHistory` of a
-    history; a sweep's rows are in its own journal (`JobManager.rows`), the samples of a latency
+    `result` is the encoded `Evaluation` of a finished evaluation, or the `KernelHistory` of a
+    history job. A sweep's rows are in its own journal (`JobManager.rows`), the samples of a latency
     stream in its file (`JobManager.read_stream`).
     """
 
     job_id: str
     state: JobState
-    request: dict[str, Any]  # of an evaluation or stream; the spec of a sweep
+    request: dict[str, Any]  # request of an evaluation or stream; spec of a sweep
     stage: str = ""
     submitted: float = 0.0  # Unix time
     started: float | None = None
     ended: float | None = None
     result: dict[str, Any] | None = None
-    part: dict[str, Any] | None = None  # the encoded `Evaluation` of a few CTAs, while it runs
+    part: dict[str, Any] | None = None  # while running: the encoded `Evaluation` of a few CTAs
     error: str = ""
     log: str = ""
     kind: JobKind = "evaluate"
     progress: JobProgress | None = None  # of a sweep
-    progressed: float | None = None  # Unix time of that progress, where it is not of just now
-    # Of a sweep that is done: "finished" or "budget"; of a latency stream: "unseen" or "full", and
-    # empty where its kernel was not right.
+    progressed: float | None = None  # Unix time of an older progress
+    # How a sweep ended: "finished" or "budget"; a latency stream: "unseen" or "full", empty if its
+    # kernel was incorrect.
     end: str = ""
     journal: str = ""  # name of a sweep's own journal
-    cluster: str = ""  # where a sweep's evaluations run: a Dask scheduler; empty is this machine
+    cluster: str = ""  # Dask scheduler of a sweep; empty: this machine
     final: tuple[Mapping[str, Any], ...] = ()  # of a sweep on a GPU; see `JobManager.results`
 
     @property
@@ -215,10 +216,10 @@ class JobStatus:
         return (self.ended or time.time()) - self.started
 
     def left_s(self, now_s: float) -> tuple[float, float, float] | None:
-        """Of a sweep that runs: the seconds that are left at this time, and their range.
+        """Return the remaining seconds of a running sweep, and their range.
 
-        None before anything was timed. They count down while points are evaluated, and stand still
-        where these take longer than was estimated: the other points are still to come.
+        None before anything was timed. The estimate counts down while points are evaluated, and
+        stops if a point takes longer than estimated.
         """
         p = self.progress
         if p is None or p.eta_s is None:
@@ -238,19 +239,20 @@ class JobStatus:
 
     @classmethod
     def queued(cls, event: Mapping[str, Any]) -> Self:
-        """The status of a job right after the event that queues it."""
+        """Return the status of a job after the event that queues it."""
         return cls(
             job_id=str(event["job"]),
             state="queued",
             request=event.get("request") or {},
             submitted=float(event.get("t", 0.0)),
-            kind=cast(JobKind, str(event.get("kind", "evaluate"))),  # `serve` refuses what is none
+            kind=cast(JobKind, str(event.get("kind", "evaluate"))),  # `serve` refuses unknown kinds
             journal=str(event.get("journal", "")),
             cluster=str(event.get("cluster", "")),
         )
 
     def after(self, event: Mapping[str, Any]) -> JobStatus:
-        """The next state. The first end wins: a result that crosses a cancel is dropped."""
+        """Return the state after an event. The first end counts: a result after a cancel is
+        dropped."""
         kind, when = event.get("event"), float(event.get("t", 0.0))
         if self.is_over:
             return self

@@ -1,7 +1,7 @@
 """Submits jobs to the worker process, watches it, and reports each job's status.
 
-One manager per server, module-level (`manager()`), shared by every tab. The journal is the truth: a
-restarted server claims the same folder and finds every job, the running one too.
+There is one manager per server (`manager()`), shared by all tabs. The journal holds all state, so a
+restarted server claims the same folder and finds every job, including the running one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ENDED", "JobManager", "JobStatus", "manager"]
 
-_MAX_DEATHS = 3  # of workers in a row, with no row of the sweep in between
-_ACTIVE_S = 2.0  # a stream with a sample so young will see by itself that it is cancelled
+_MAX_DEATHS = 3  # consecutive deaths of workers without a new row of the sweep
+_ACTIVE_S = 2.0  # a stream with a sample this recent notices its cancellation by itself
 
 
 class JobManager:
     """Jobs of one server. Thread-safe; every method returns quickly.
 
-    What queues a job raises `StoreError` where the jobs folder cannot be written.
+    Methods that queue a job raise `StoreError` if the jobs folder cannot be written.
     """
 
     def __init__(self, root: Path) -> None:
@@ -45,21 +45,22 @@ class JobManager:
         self._worker = Supervisor(self._run)
         self._serial = 0
         self._sweeps: dict[str, SweepJournal] = {}
-        self._deaths: dict[str, tuple[int, int]] = {}  # of a sweep: (in a row, rows at the last)
+        # By sweep: (consecutive deaths, rows at the last).
+        self._deaths: dict[str, tuple[int, int]] = {}
         if not self._worker.is_up:
             self._run.tidy()
         self._refresh()
         self._replace_outdated_worker()
 
-    # -- what pages call
+    # -- called by pages
 
     def start_worker(self) -> None:
-        """Start the worker before there is a job for it: it prepares what the first one needs."""
+        """Start the worker before the first job, so that it can prepare."""
         with self._lock:
             self._worker.ensure()
 
     def submit(self, request: EvaluationRequest, kind: SingleJob = "evaluate") -> str:
-        """Queue an evaluation and return the job's id. It goes before sweeps and streams.
+        """Queue an evaluation and return the job's id. It is served before sweeps and streams.
 
         Args:
             kind: "simulate" puts the CTA time of the request's kernel into the cache instead,
@@ -80,13 +81,13 @@ class JobManager:
         return self._submit("sweep", encode(spec), cluster=cluster)
 
     def resume_sweep(self, job_id: str, cluster: str | None = None) -> str | None:
-        """Go on with a sweep that ended early; what it has evaluated is not done again.
+        """Resume a sweep that ended early, without repeating evaluated points.
 
         Args:
-            cluster: as in `submit_sweep`; None for where it ran before.
+            cluster: as in `submit_sweep`; None: where it ran before.
 
         Returns:
-            The new job's id, its own while it still runs, or None when there is no such sweep.
+            The new job's id, its own id while it still runs, or None if there is no such sweep.
         """
         job = self.status(job_id)
         if job is None or job.kind != "sweep":
@@ -97,7 +98,7 @@ class JobManager:
         return self._submit("sweep", job.request, job.journal, where)
 
     def submit_stream(self, request: EvaluationRequest) -> str:
-        """Queue a latency stream, which goes on until it is cancelled; the job's id."""
+        """Queue a latency stream, which runs until it is cancelled; return the job's id."""
         return self._submit("live", encode(request))
 
     def _submit(
@@ -117,14 +118,14 @@ class JobManager:
         return job_id
 
     def status(self, job_id: str) -> JobStatus | None:
-        """The status of the job, or None if there is no such job (any more)."""
+        """Return the status of the job, or None if there is no such job (any more)."""
         with self._lock:
             self._refresh()
             self._notice_dead_worker()
             return self._table.jobs.get(job_id)
 
     def wait(self, job_id: str, seconds: float) -> JobStatus | None:
-        """`status` once the job is over, or after so many seconds."""
+        """Return `status` after the job has ended, or after this many seconds."""
         deadline = time.monotonic() + seconds
         while True:
             job = self.status(job_id)
@@ -133,43 +134,44 @@ class JobManager:
             time.sleep(0.01)
 
     def maps(self, job_id: str) -> dict[str, Any] | None:
-        """The job's error maps as named arrays, or None."""
+        """Return the job's error maps as named arrays, or None."""
         return self._run.read_maps(job_id)
 
     def rows(self, job_id: str) -> list[SweepRow]:
-        """What a sweep has evaluated so far, an earlier run that it resumes included."""
+        """Return a sweep's rows so far, including those of the run that it resumes."""
         with self._lock:
             self._refresh()
             sweep = self._sweep(job_id)
             return list(sweep.rows.values()) if sweep is not None else []
 
     def results(self, job_id: str) -> list[ProblemResult]:
-        """The result of every problem of a sweep: by its final on a GPU, else by its rows."""
+        """Return the result of every problem of a sweep: from its final round on a GPU, else
+        from its rows."""
         job = self.status(job_id)
         if job is not None and job.final:
             return [decode(ProblemResult, result) for result in job.final]
         return problem_results(self.rows(job_id))
 
     def read_stream(self, job_id: str, after: int = 0) -> StreamPart:
-        """A stream's samples behind `after`: 0 at first, then the last part's own `after`.
+        """Return a stream's samples after `after`: 0 at first, then the last part's `after`.
 
-        A stream that is not read any more ends by itself.
+        A stream without readers ends by itself.
         """
         path = self._run.stream(job_id)
         mark_seen(path)
         return read_samples(path, after)
 
     def jobs(self) -> list[JobStatus]:
-        """Every known job, newest first."""
+        """Return every known job, newest first."""
         with self._lock:
             self._refresh()
             self._notice_dead_worker()
             return sorted(self._table.jobs.values(), key=lambda j: j.job_id, reverse=True)
 
     def cancel(self, job_id: str) -> None:
-        """Stop the job: dropped from the queue, or its worker killed and the next one started.
+        """Cancel a job: remove it from the queue, or kill its worker and start another.
 
-        What a sweep has measured stays, and it can be resumed.
+        A sweep's results are kept, and it can be resumed.
         """
         with self._lock:
             self._refresh()
@@ -184,10 +186,11 @@ class JobManager:
                 self._worker.ensure()
 
     def _ends_by_itself(self, job: JobStatus) -> bool:
-        """Whether a cancelled job that runs will soon see it, so that the worker can live on."""
+        """True if a running job will soon notice its cancellation, so that the worker need not
+        be killed."""
         others = self._table.unfinished.values()
         if job.kind != "evaluate" and any(other.state == "running" for other in others):
-            return True  # a single evaluation is being served in between: it is not the one to end
+            return True  # a single evaluation is being served in between, which must not be killed
         if job.kind != "live":
             return False
         try:
@@ -208,7 +211,7 @@ class JobManager:
             self._worker.note_started_job()
 
     def _sweep(self, job_id: str) -> SweepJournal | None:
-        """The journal of a sweep, read up to its end."""
+        """Return the journal of a sweep, read up to its end."""
         job = self._table.jobs.get(job_id)
         if job is None or not job.journal:
             return None
@@ -220,14 +223,14 @@ class JobManager:
     # -- the worker
 
     def _kill_worker(self) -> None:
-        """Kill the worker. The point of a sweep that it was evaluating is not to blame."""
+        """Kill the worker, without counting its death against the point being evaluated."""
         self._worker.kill()
         for job in self._table.jobs.values():
             if job.journal:
                 self._run.in_flight(job.journal).unlink(missing_ok=True)
 
     def _replace_outdated_worker(self) -> None:
-        """A worker that outlived an update of Attune runs the old code: a new one takes over."""
+        """Replace a worker that runs old code after an update of Attune."""
         if not self._worker.is_outdated():
             return
         self._kill_worker()
@@ -237,11 +240,11 @@ class JobManager:
         self._refresh()
 
     def _notice_dead_worker(self) -> None:
-        """A job whose worker died is over, but for a sweep, which a new worker goes on with."""
+        """End the job of a dead worker; a sweep is continued by a new worker."""
         if not self._table.unfinished or self._worker.is_up or self._worker.is_starting:
             return
         self._worker.note_death()
-        self._refresh()  # it may have finished the job just before
+        self._refresh()  # the job may have finished just before
         for job in self._table.unfinished.values():
             if job.state == "running" and not self._goes_on(job):
                 self._end(
@@ -265,7 +268,7 @@ class JobManager:
         self._table.append(job.job_id, "crashed", error=error, log=self._worker.log_tail())
 
     def _goes_on(self, job: JobStatus) -> bool:
-        """Whether a new worker takes the job up; not when one after another dies without a row."""
+        """True if a new worker continues the job. False after several deaths without a new row."""
         sweep = self._sweep(job.job_id)
         if sweep is None:
             return False
@@ -276,7 +279,7 @@ class JobManager:
 
 
 def _claim_slot(root: Path) -> tuple[RunDir, FileLock]:
-    """The first folder below `root` that no other running server holds, and the lock on it."""
+    """Return the first folder below `root` that no other running server holds, and its lock."""
     for slot in range(64):
         run = RunDir(root / f"server{slot}")
         remedy = "point ATTUNE_CACHE_DIR at a folder that can"
@@ -293,10 +296,10 @@ _manager_lock = threading.Lock()
 
 
 def use_manager(other: JobManager | None) -> JobManager | None:
-    """Let `manager` answer with another one from now on, or start its own again.
+    """Replace the manager that `manager` returns; None makes it start its own again.
 
     Returns:
-        The one before, which is not closed; None where there was none.
+        The previous manager, which is not closed; None if there was none.
     """
     global _manager
     with _manager_lock:
@@ -305,7 +308,7 @@ def use_manager(other: JobManager | None) -> JobManager | None:
 
 
 def manager() -> JobManager:
-    """This process's job manager, started on first use."""
+    """Return this process's job manager, started on first use."""
     global _manager
     with _manager_lock:
         if _manager is None:

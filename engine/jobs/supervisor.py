@@ -21,14 +21,14 @@ from engine.jobs.layout import JobKind, JobStatus, RunDir
 from engine.pipeline.evaluate import Evaluator
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_STARTUP_S = 30.0  # a worker that has not come up after this long is taken for dead
-_MAX_FAILED_STARTS = 3  # in a row, with no job begun in between
-_DEATH_S = 5.0  # a killed process that is not gone by then waits for the kernel
+_STARTUP_S = 30.0  # a worker that has not started after this long counts as dead
+_MAX_FAILED_STARTS = 3  # consecutive failures without a started job
+_DEATH_S = 5.0  # a killed process that still exists then is blocked in the operating system
 _LOG_TAIL_BYTES = 4000
 
 
 class Supervisor:
-    """Starts and kills the worker, and gives up on one that never comes up."""
+    """Starts and kills the worker, and gives up if it repeatedly fails to start."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -38,7 +38,7 @@ class Supervisor:
 
     @property
     def is_up(self) -> bool:
-        """Whether a worker serves the folder, whoever started it."""
+        """True if a worker serves the folder, whoever started it."""
         return self._run.live_worker() is not None
 
     @property
@@ -51,11 +51,11 @@ class Supervisor:
 
     @property
     def has_given_up(self) -> bool:
-        """Whether workers end before they begin a job, one after another."""
+        """True if several consecutive workers ended before they started a job."""
         return self._failed_starts >= _MAX_FAILED_STARTS
 
     def ensure(self) -> None:
-        """Start a worker unless there is one, or one is starting."""
+        """Start a worker unless one exists or is starting."""
         if self.is_starting or self.is_up or self.has_given_up:
             return
         with self._run.worker_log.open("ab") as log:
@@ -70,31 +70,31 @@ class Supervisor:
         self._spawned_at = time.monotonic()
 
     def note_started_job(self) -> None:
-        """A worker began a job: the next death says nothing about starting."""
+        """Record that a worker has started a job, so that its death is no failed start."""
         self._failed_starts = 0
 
     def note_death(self) -> None:
-        """The worker is gone, or never came up."""
+        """Record that the worker has died or failed to start."""
         if self._process is None:
             return
-        # One that came while another still held the folder ends with 0.
+        # A worker that finds the folder held by another one exits with 0.
         if self._process.poll() != 0:
             self._failed_starts += 1
         self.kill()
 
     def reset(self) -> None:
-        """Start workers again after a person's request, because the cause may be fixed."""
+        """Allow starts again after a user's request, because the cause may be fixed."""
         if self.has_given_up:
             self._failed_starts = 0
 
     def kill(self) -> None:
-        """Kill the worker's whole session (it has children of its own) and wait for it."""
+        """Kill the worker's session, including its children, and wait for it."""
         if self._process is not None:
             if self._process.poll() is None:
                 _kill_session(self._process.pid)
             self._process.wait()
             self._process = None
-        pid = self._run.live_worker()  # another server's, that ran before this one
+        pid = self._run.live_worker()  # started by an earlier server
         if pid is not None:
             _kill_session(pid)
             deadline = time.monotonic() + _DEATH_S
@@ -102,11 +102,11 @@ class Supervisor:
                 time.sleep(0.005)
 
     def is_outdated(self) -> bool:
-        """Whether the worker that serves the folder was started from other code than this."""
+        """True if the folder's worker was started with another version of the code."""
         return self.is_up and self._run.worker_code() != code_stamp()
 
     def log_tail(self) -> str:
-        """The end of what workers wrote to their log."""
+        """Return the end of the workers' log."""
         try:
             return self._run.worker_log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
         except OSError:
@@ -119,7 +119,7 @@ def _kill_session(pid: int) -> None:
 
 
 def code_stamp() -> str:
-    """Changes with every change of the Python code that a worker runs; 2 ms."""
+    """Return a stamp that changes with the Python code that a worker runs. Takes 2 ms."""
     newest, count = 0, 0
     for package in ("engine", "kernels"):
         for path in (_REPOSITORY / package).rglob("*.py"):
@@ -127,14 +127,14 @@ def code_stamp() -> str:
     return f"{_REPOSITORY} {newest} {count}"
 
 
-# All jobs of one server, folded from the server's journal.
+# All jobs of one server, computed from the server's journal.
 #
-# The journal is the queue as well: a job is queued by its first event and waits until an event
-# ends it. The manager and the worker each hold a table of their own and read the same file.
+# The journal is also the queue: a job's first event queues it, and a later event ends it. The
+# manager and the worker each have their own table and read the same file.
 
 
 class JobTable:
-    """The jobs that the journal tells of. Not thread-safe."""
+    """The jobs in the journal. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.jobs: dict[str, JobStatus] = {}
@@ -152,10 +152,10 @@ class JobTable:
         files.append_event(self._path, line)
 
     def poll(self) -> list[dict[str, Any]]:
-        """Take in the events that were written since the last call, and return them."""
+        """Read and return the events written since the last call."""
         events, self._offset = files.read_events(self._path, self._offset)
         for event in events:
-            # One of another version of Attune changes nothing.
+            # Events of other versions of Attune are ignored.
             with contextlib.suppress(KeyError, TypeError, ValueError, SnapshotError):
                 self._take(event)
         return events
@@ -176,10 +176,10 @@ class JobTable:
             self.unfinished[job_id] = job
 
 
-# Runs the jobs of one server in the worker process, whatever their kinds are.
+# Runs the jobs of one server in the worker process.
 #
-# Single evaluations are served between the points of a sweep and between the samples of a latency
-# stream: a person who turns a knob does not wait for hours of sweep.
+# Single evaluations are served between points of a sweep and samples of a latency stream, so that
+# the user does not wait for a long job.
 
 
 _UNREADABLE = (
@@ -191,13 +191,13 @@ Request = TypeVar("Request")
 
 @dataclass(frozen=True, slots=True)
 class JobType(Generic[Request]):
-    """What the worker does with jobs of one kind.
+    """How the worker runs jobs of one kind.
 
     Args:
-        request: what the job was asked for.
-        run: does the job and writes its end to the journal.
-        is_long: goes on for long, serves evaluations in between, and is taken up again by the
-            next worker when this one dies.
+        request: type of the job's request.
+        run: runs the job and writes its end to the journal.
+        is_long: the job takes long, serves evaluations in between, and is continued by the next
+            worker if this one dies.
     """
 
     request: type[Request]
@@ -206,7 +206,7 @@ class JobType(Generic[Request]):
 
 
 class JobRunner:
-    """Serves the jobs of one folder with one set of backends.
+    """Runs the jobs of one folder with one set of backends.
 
     Args:
         others: kinds that another runner of the folder serves.
@@ -230,35 +230,35 @@ class JobRunner:
         self._table.append(job_id, event, **fields)
 
     def waiting(self) -> list[JobStatus]:
-        """Jobs to serve, oldest first; long ones until they are over.
+        """Return jobs to run, oldest first; long ones until they have ended.
 
-        An evaluation that has been started took a worker with it and is not tried again.
+        A started evaluation without an end killed its worker and is not retried.
         """
         self._table.poll()
         jobs = (job for job in self._table.unfinished.values() if job.kind not in self._others)
         return [job for job in jobs if job.state == "queued" or self._is_long(job)]
 
     def waiting_evaluations(self) -> list[JobStatus]:
-        """Queued single evaluations, oldest first."""
+        """Return queued single evaluations, oldest first."""
         return [job for job in self.waiting() if not self._is_long(job)]
 
     def has_next_long_job(self) -> bool:
-        """Whether a sweep or a latency stream waits behind the long job that runs."""
+        """True if a sweep or latency stream waits behind the running long job."""
         return sum(self._is_long(job) for job in self.waiting()) > 1
 
     def serve_waiting_evaluations(self) -> None:
-        """Serve the single evaluations that came in while a long job runs."""
+        """Run the single evaluations that were queued while a long job runs."""
         for job in self.waiting_evaluations():
             if not self.is_cancelled(job.job_id):
                 self.serve(job)
 
     def is_cancelled(self, job_id: str) -> bool:
-        """Whether a job that has not ended by itself is over all the same."""
+        """True if a running job was ended by another process."""
         self._table.poll()
         return job_id not in self._table.unfinished
 
     def serve(self, job: JobStatus) -> None:
-        """Run one job. Every way out of it is an event in the journal."""
+        """Run one job. Every outcome is an event in the journal."""
         try:
             job_type = self._types[job.kind]
             request = decode(job_type.request, job.request)
@@ -273,7 +273,7 @@ class JobRunner:
             job_type.run(self, job, request)
         except AttuneError as error:
             self.event(job.job_id, "failed", error=str(error))
-        except Exception as error:  # our own bug: the page gets a sentence, the log the rest
+        except Exception as error:  # a bug of Attune: the page gets a sentence, the log the details
             self.event(
                 job.job_id,
                 "failed",
@@ -285,7 +285,7 @@ class JobRunner:
     def restart_if_gpu_unusable(self) -> None:
         """Replace this process by a new one if it cannot use the GPU any more.
 
-        The process keeps its id, so that it is not taken for dead; a long job continues where its
+        The process keeps its id and so does not count as dead; a long job continues where its
         journal ends.
         """
         if self.evaluator.gpu_error is None:
@@ -294,5 +294,5 @@ class JobRunner:
         os.execv(sys.executable, [sys.executable, "-m", "engine.jobs.worker", str(self.run.root)])
 
     def _is_long(self, job: JobStatus) -> bool:
-        """Unreadable jobs are not: they are dealt with at once."""
+        """True for long jobs; unreadable jobs count as short and are handled at once."""
         return job.kind in self._types and self._types[job.kind].is_long

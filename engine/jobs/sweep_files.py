@@ -1,7 +1,7 @@
-"""Sweeps of the command line as jobs to look at: the journals in `cache_root()/sweeps`.
+"""Sweeps of the command line as read-only jobs: the journals in `cache_root()/sweeps`.
 
-The same journals as the worker's, so everything that shows a sweep shows these too, while the
-command still runs. Nothing here writes: going on with one is for `sweep --resume`.
+They have the format of the worker's journals, so pages show them, too, also while the command runs.
+Nothing here writes; `sweep --resume` continues a sweep.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from engine.search.ranking import SweepRow
 from engine.search.sweep.journal import SweepCounts, SweepJournal, Tally
 
 PREFIX = "cli-"  # of the ids of these jobs
-_MOST = 50  # newest, of a folder
+_MOST = 50  # newest journals of a folder
 _MAX_HEAD_BYTES = 64 << 20  # a million problems
 _TAIL_BYTES = 4096
-_ACTIVE_S = 10.0  # a journal written to so lately is being written
+_ACTIVE_S = 10.0  # a journal modified this recently is being written
 _RATE_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """The first line of a journal: what the sweep was asked for, and when."""
+    """The first line of a journal: the sweep's spec and date."""
 
     spec: Mapping[str, Any]
     began: float
@@ -41,7 +41,7 @@ class SweepFiles:
     """The journals of one folder. Thread-safe.
 
     Args:
-        probed_s: how long the answer whether a journal is held counts.
+        probed_s: seconds for which the answer whether a journal is locked is reused.
     """
 
     def __init__(self, folder: Path, probed_s: float = 5.0) -> None:
@@ -49,16 +49,16 @@ class SweepFiles:
         self._folder = folder
         self._lock = threading.RLock()
         self._heads: dict[tuple[str, int], _Head | None] = {}  # by name and inode
-        self._held: dict[str, tuple[float, bool]] = {}  # by name: when probed, the answer
-        self._opened: dict[str, _Opened] = {}  # by name, the last looked at last
+        self._held: dict[str, tuple[float, bool]] = {}  # by name: time and result of the probe
+        self._opened: dict[str, _Opened] = {}  # by name, most recently used last
 
     def listed(self) -> list[JobStatus]:
-        """Every sweep, newest first, without its progress."""
+        """Return every sweep, newest first, without its progress."""
         with self._lock:
             return [job for path in self._paths() if (job := self._job(path)) is not None]
 
     def status(self, job_id: str) -> JobStatus | None:
-        """The status of the sweep, or None if there is none with this id."""
+        """Return the status of the sweep, or None if there is none with this id."""
         with self._lock:
             path = self.path(job_id)
             job = self._job(path)
@@ -74,14 +74,14 @@ class SweepFiles:
             )
 
     def rows(self, job_id: str) -> list[SweepRow]:
-        """What it has evaluated so far, in the order in which points were first done."""
+        """Return the rows so far, in the order in which points were first evaluated."""
         with self._lock:
             opened = self._open(self.path(job_id))
             opened.poll()
             return list(opened.journal.rows.values())
 
     def path(self, job_id: str) -> Path:
-        """The file that `sweep --resume` takes."""
+        """Return the file for `sweep --resume`."""
         return self._folder / f"{Path(job_id.removeprefix(PREFIX)).name}.jsonl"
 
     def _paths(self) -> list[Path]:
@@ -89,7 +89,7 @@ class SweepFiles:
         for path in self._folder.glob("*.jsonl"):
             try:
                 stamps.append((path.stat().st_mtime, path))
-            except OSError:  # gone since
+            except OSError:  # removed meanwhile
                 continue
         return [path for _, path in sorted(stamps, reverse=True)[:_MOST]]
 
@@ -119,15 +119,15 @@ class SweepFiles:
 
     def _head(self, path: Path, inode: int) -> _Head | None:
         key = (path.name, inode)
-        if self._heads.get(key) is None:  # one that is just being written is read again
+        if self._heads.get(key) is None:  # an incomplete head is read again
             self._heads[key] = _read_head(path)
         return self._heads[key]
 
     def _is_held(self, path: Path, written_at: float) -> bool:
-        """Whether a process runs this sweep.
+        """True if a process runs this sweep.
 
-        Probing takes the lock for a moment, in which a command that wants it would be refused:
-        that is why a journal that grows counts as held and others are seldom probed.
+        Probing takes the lock briefly, during which a command would be refused it. Therefore a
+        growing journal counts as held, and others are rarely probed.
         """
         if time.time() - written_at < _ACTIVE_S:
             return True
@@ -148,7 +148,7 @@ class SweepFiles:
 
 
 class _Opened:
-    """A journal that is being looked at, and its progress."""
+    """An open journal, and its progress."""
 
     def __init__(self, journal: SweepJournal) -> None:
         self.journal = journal
@@ -160,14 +160,14 @@ class _Opened:
         if self.began is None:
             self.began = _last_begin(self.journal.path)
         if self.journal.poll() or not self._history:
-            self._tally = Tally()  # a point that was done again counts once
+            self._tally = Tally()  # repeated points count once
             for row in self.journal.rows.values():
                 self._tally.add(row)
             self._history.append((time.monotonic(), self._tally.done))
 
     @property
     def progressed(self) -> float | None:
-        """Unix time of the last row that came in while this was looked at."""
+        """Return the Unix time of the last row read while the journal was open here."""
         if not self._history:
             return None
         return time.time() - (time.monotonic() - self._history[-1][0])
@@ -194,7 +194,7 @@ class _Opened:
         try:
             spec = self.journal.spec
             count, limit = spec.space.count(spec.options.gpu), spec.budget.evaluations
-        except (ValueError, AttuneError):  # of another version of Attune, or its table of GPUs
+        except (ValueError, AttuneError):  # from another version of Attune or of its table of GPUs
             return 0
         return count if limit is None else min(count, self._tally.skipped + limit)
 
@@ -206,9 +206,9 @@ class _Opened:
 
 
 def _read_head(path: Path) -> _Head | None:
-    """What the first line says; None where it is no sweep's (yet)."""
+    """Return the first line's content; None if it is not (yet) that of a sweep."""
     with files.open_regular(path) as file:
-        for _ in range(4):  # a journal's lines have empty ones between them
+        for _ in range(4):  # a journal has empty lines between its lines
             line = file.readline(_MAX_HEAD_BYTES)
             if not line.strip():
                 continue
@@ -224,7 +224,7 @@ def _read_head(path: Path) -> _Head | None:
 
 
 def _ending(path: Path, size: int) -> str:
-    """How the last run ended: `finished`, `budget` or `cancelled`; empty where it did not."""
+    """Return how the last run ended: `finished`, `budget` or `cancelled`; empty if it has not."""
     with files.open_regular(path) as file:
         file.seek(max(0, size - _TAIL_BYTES))
         lines = [line for line in file.read().splitlines() if line.strip()]
@@ -236,7 +236,7 @@ def _ending(path: Path, size: int) -> str:
 
 
 def _last_begin(path: Path) -> float | None:
-    """When the last run of it began."""
+    """Return when the last run began."""
     try:
         with files.open_regular(path) as file:
             data = file.read()
@@ -251,7 +251,7 @@ _files_lock = threading.Lock()
 
 
 def sweep_files() -> SweepFiles:
-    """The sweeps that this user ran on the command line."""
+    """Return the sweeps that this user ran on the command line."""
     from engine.base.files import cache_root
 
     folder = cache_root() / "sweeps"

@@ -1,9 +1,9 @@
-"""A sweep in the worker process: progress, compiles ahead, points that kill the worker.
+"""A sweep in the worker process: progress, compiles ahead of time, points that kill the worker.
 
-The point under way is named in a file beside the sweep's journal. A worker that finds one there was
-started after another had died of it, or with it: the point is tried once more, and after a second
-death it is CRASHED and the sweep goes on. On a cluster its workers evaluate, and
-`engine.search.cluster.executor` looks after points that kill them.
+A marker file beside the sweep's journal names the point being evaluated. A worker that finds a
+marker follows one that died during that point: the point is tried once more, and after a second
+death it is CRASHED and the sweep continues. On a cluster, `engine.search.cluster.executor` handles
+points that kill workers.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import SweepEnd, run_sweep
 from engine.sessions.known_times import open_history
 
-# Compiles the next points of a sweep beside the one that is being measured.
+# Compiles the next points of a sweep while one is being measured.
 #
-# Compiles run in separate processes: a compiler that crashes does not affect a measurement, and no
-# compiler thread delays CUDA calls. The result is an entry in the cache on disk; a point that is
-# not there yet is compiled when it is evaluated.
+# Compiles run in separate processes, so a crash of the compiler does not affect a measurement and
+# no compiler thread delays CUDA calls. Results go to the cache on disk; a point that is not cached
+# yet is compiled when it is evaluated.
 
-_AHEAD = 4  # points per process that may be compiled before their turn
+_AHEAD = 4  # points per process that may be compiled ahead of time
 
 
 class CompileAhead:
-    """A context manager; `next_point` is called once per evaluation and returns at once.
+    """A context manager. Call `next_point` once per evaluation; it returns at once.
 
     Args:
-        requests: in the order in which they will be evaluated, as far as that is known.
-        on_cpu: whether the host build is needed too.
-        processes: one less than the machine has by default, and at least one.
+        requests: in order of evaluation, as far as that is known.
+        on_cpu: also compile host builds.
+        processes: by default one less than the machine's cores, at least one.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class CompileAhead:
         self.close()
 
     def close(self) -> None:
-        """Drop pending compiles. Safe to call twice."""
+        """Cancel pending compiles. Safe to call twice."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
     def next_point(self) -> None:
-        """One more point is about to be evaluated."""
+        """Submit more compiles as another point is about to be evaluated."""
         if self._pool is not None and self._started:
             self._started.popleft()
             self._fill()
@@ -98,11 +98,11 @@ class CompileAhead:
             try:
                 self._started.append(self._pool.submit(_compile, request, self._on_cpu))
             except (BrokenProcessPool, RuntimeError):
-                self.close()  # the evaluations compile for themselves, as they would have anyway
+                self.close()  # evaluations then compile by themselves
 
 
 def _end_with_parent() -> None:
-    """A pool's process outlives a parent that is killed, or replaces itself; not this one."""
+    """End this process with its parent, which pool processes otherwise outlive."""
 
     def watch() -> None:
         parent = multiprocessing.parent_process()
@@ -114,7 +114,7 @@ def _end_with_parent() -> None:
 
 
 def _compile(data: dict[str, Any], on_cpu: bool) -> None:
-    """Put one point's builds into the cache. What fails here fails again there, with its reason."""
+    """Compile one point into the cache. Errors are ignored, because the evaluation reports them."""
     from engine.attention.plan import compile_plan, make_plan
     from engine.cuda_on_host.build import build_kernels
     from engine.pipeline.request import resolve
@@ -139,13 +139,13 @@ def _compile(data: dict[str, Any], on_cpu: bool) -> None:
         return
 
 
-MAX_DEATHS = 2  # of the worker, at one point
+MAX_DEATHS = 2  # of the worker, during one point
 _PROGRESS_S = 0.25
 _MAX_MARKER_BYTES = 4096
 
 
 def run_sweep_job(runner: JobRunner, job: JobStatus, spec: SweepSpec) -> None:
-    """Run the sweep, or go on with it; its end is an event."""
+    """Run or continue the sweep; write its end as an event."""
     job_id = job.job_id
     sweep_journal = SweepJournal(runner.run.sweep_journal(job.journal))
     sweep_journal.poll()
@@ -156,12 +156,12 @@ def run_sweep_job(runner: JobRunner, job: JobStatus, spec: SweepSpec) -> None:
     else:
         end, final = sweep.run_here(runner.run.in_flight(job.journal))
     reporter.finish()
-    if end != "cancelled":  # the manager has said so itself
+    if end != "cancelled":  # the manager has written that event
         runner.event(job_id, "finished", end=end, final=[encode(result) for result in final])
 
 
 class _Reporter:
-    """Turns progress into events, a few a second; the last of several is written as well."""
+    """Writes progress events, at most a few per second, and always the last one."""
 
     def __init__(self, runner: JobRunner, job_id: str) -> None:
         self._runner, self._job_id = runner, job_id
@@ -179,7 +179,7 @@ class _Reporter:
             rest_s = _PROGRESS_S - (time.monotonic() - self._reported_at)
             if begins or rest_s <= 0:
                 self._write()
-            elif self._timer is None:  # the next one may be minutes away, too
+            elif self._timer is None:  # the next progress may be minutes away, too
                 self._timer = threading.Timer(rest_s, self._write_late)
                 self._timer.daemon = True
                 self._timer.start()
@@ -190,7 +190,7 @@ class _Reporter:
             self._write()
 
     def _write_late(self) -> None:
-        with self._lock, suppress(StoreError):  # a full disk is met, and said, by the next row
+        with self._lock, suppress(StoreError):  # the next row reports a full disk
             self._timer = None
             self._write()
 
@@ -207,7 +207,7 @@ class _Reporter:
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """One job: what to evaluate, and where rows and progress go."""
+    """A sweep job: points, journal and progress."""
 
     runner: JobRunner
     job_id: str
@@ -217,14 +217,14 @@ class _Sweep:
     reporter: _Reporter
 
     def run_here(self, marker: Path) -> tuple[SweepEnd, list[ProblemResult]]:
-        """Evaluate here; `marker` names the point under way."""
+        """Evaluate in this process; `marker` is the file that names the current point."""
         runner, spec = self.runner, self.spec
         on_gpu = bool(self.points) and runs_on_gpu(self.points[0].request)
         with CompileAhead(self._known_order(), on_cpu=spec.options.execute and not on_gpu) as ahead:
             evaluate = _PointEvaluator(runner, marker, ahead).evaluate
 
             def should_stop() -> bool:
-                # Between two points: here nothing is under way.
+                # Between two points, when nothing is being evaluated.
                 if runner.evaluator.gpu_error is not None:
                     ahead.close()
                     runner.restart_if_gpu_unusable()
@@ -245,7 +245,7 @@ class _Sweep:
         return end, self._final()
 
     def run_on_cluster(self, address: str) -> tuple[SweepEnd, list[ProblemResult]]:
-        """Evaluate on a cluster; only what a page asks for meanwhile is evaluated here."""
+        """Evaluate on a cluster; this process only runs single evaluations of pages."""
         from engine.search.cluster.executor import connect, sweep_on
 
         def should_stop() -> bool:
@@ -273,14 +273,14 @@ class _Sweep:
         self.runner.event(self.job_id, "stage", stage=sentence)
 
     def _known_order(self) -> list[EvaluationRequest]:
-        """What will be evaluated, in order; empty where that depends on the times."""
+        """Return the points in order of evaluation; empty if that depends on times."""
         if self.spec.strategy != "exhaustive":
             return []
         done = self.journal.rows
         return [p.request for p in self.points if p.why_not is None and p.id not in done]
 
     def _final(self) -> list[ProblemResult]:
-        """The best of every problem, measured side by side."""
+        """Measure the best points of every problem side by side."""
         open_candidates = gpu_candidates(self.runner.evaluator, self._stage)
         results: list[ProblemResult] = []
         for (name, problem), group in by_problem(self.journal.rows.values()).items():
@@ -298,7 +298,7 @@ class _Sweep:
 
 
 class _PointEvaluator:
-    """Evaluates points and remembers on disk which one is under way."""
+    """Evaluates points, and records the current point on disk."""
 
     def __init__(self, runner: JobRunner, marker: Path, ahead: CompileAhead) -> None:
         self._runner = runner
@@ -326,7 +326,7 @@ class _PointEvaluator:
 
 
 def _read_marker(marker: Path) -> tuple[str, int]:
-    """(point, how often the worker has died during it)."""
+    """Return (point, deaths of the worker during it)."""
     try:
         data = json.loads(files.read(marker, _MAX_MARKER_BYTES))
         return str(data["point"]), int(data["deaths"])

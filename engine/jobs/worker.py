@@ -1,7 +1,7 @@
-"""The worker process: serves the jobs of one server, one after another.
+"""The worker process: runs the jobs of one server, one after another.
 
-Started by `engine.jobs.manager` as `python -m engine.jobs.worker RUN_DIR`, in a session of its own,
-so that a crash or an endless kernel ends this process and not the app, and so that it outlives a
+Started by `engine.jobs.manager` as `python -m engine.jobs.worker RUN_DIR`, in its own process
+session. A crash or an endless kernel ends this process, not the app, and the worker survives a
 restart of the app. It owns the CUDA context and the CPU backend's child.
 """
 
@@ -55,15 +55,16 @@ if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
 
 POLL_S = 0.02
-IDLE_CHECK_S = 300.0  # an idle worker looks this often whether any server still wants it
+# Interval at which an idle worker checks whether a server still holds the folder.
+IDLE_CHECK_S = 300.0
 HISTORY_COMMITS = 30
-EXECUTOR_AFTER_S = 10.0  # without a job: what executes machine code is built
-RUNGS_AT_ONCE = min(4, os.cpu_count() or 1)  # a compiler has some 100 MB
-PYTORCH_AFTER_S = 1.0  # of idleness after a job: PyTorch is loaded ahead of the next one
+EXECUTOR_AFTER_S = 10.0  # without a job, before the emulator for execution is built
+RUNGS_AT_ONCE = min(4, os.cpu_count() or 1)  # a compiler needs some 100 MB
+PYTORCH_AFTER_S = 1.0  # idle time after a job, before PyTorch is loaded for the next one
 
 
 def run_evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
-    """One evaluation; its error maps go to a file of their own."""
+    """Run one evaluation; write its error maps to a file."""
 
     def on_stage(stage: str) -> None:
         runner.event(job.job_id, "stage", stage=stage)
@@ -71,7 +72,7 @@ def run_evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest
     def on_part(evaluation: Evaluation) -> None:
         runner.event(job.job_id, "part", result=encode(evaluation))
 
-    # A page that only compiles requests the simulation separately.
+    # Pages that only compile request the simulation separately.
     outcome = runner.evaluator.evaluate(
         request, on_stage, simulates=request.execute, on_part=on_part
     )
@@ -80,8 +81,8 @@ def run_evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest
     runner.event(job.job_id, "finished", result=encode(outcome.evaluation))
 
 
-# What a single job works out of its request: what the page gets, or None where it finds the
-# result in the caches. The last argument is told what is under way.
+# Functions of single jobs: from a request to the result for the page, or None if the page finds it
+# in the caches. The last argument is called with the current stage.
 _Work: TypeAlias = Callable[[EvaluationRequest, Evaluator, Callable[[str], None]], Stored | None]
 
 
@@ -127,20 +128,20 @@ def _single(work: _Work) -> JobType[EvaluationRequest]:
     return JobType(EvaluationRequest, run, is_long=False)
 
 
-# One run of the sampler; then others that wait for the GPU get it.
+# One run of the sampler, after which waiting processes get the GPU.
 _TURN = SamplerSettings(kinds=("device_warm",), min_rounds=1 << 40, max_s=5.0)
-_YIELD_S = 0.1  # longer than the interval in which a waiting process asks for the lock
-_CPU_INTERVAL_S = 0.05  # between two executions, at the least
-_CPU_SHARE = 0.5  # of the time that the CPU backend may be busy
+_YIELD_S = 0.1  # longer than the polling interval of processes that wait for the lock
+_CPU_INTERVAL_S = 0.05  # least time between two executions
+_CPU_SHARE = 0.5  # maximum share of time that the CPU backend is busy
 
 
 def run_latency_stream(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
-    """Check the kernel once, then measure until the job is cancelled or its stream is not read.
+    """Check the kernel once, then measure until the job is cancelled or has no readers.
 
-    A kernel that is not right gets no stream: the job is over, with its evaluation as the result.
+    For an incorrect kernel, the job ends with the evaluation as its result.
     """
     job_id = job.job_id
-    if is_unseen(runner.run.stream(job_id), time.time()):  # while it waited for its turn
+    if is_unseen(runner.run.stream(job_id), time.time()):  # while it was queued
         runner.event(job_id, "finished", end="unseen")
         return
     request = replace(request, effort="quick")
@@ -242,7 +243,7 @@ class _Stream:
         self.count += len(samples)
 
     def _ends_turn(self) -> bool:
-        """The job is over, or a person waits for an evaluation."""
+        """True if the job has ended or an evaluation is waiting."""
         return self._is_over() or bool(self.runner.waiting_evaluations())
 
     def _is_over(self) -> bool:
@@ -254,7 +255,7 @@ class _Stream:
         )
 
     def _stage(self, stage: str) -> None:
-        if stage != self.last_stage:  # not with every turn
+        if stage != self.last_stage:  # only if the stage changed
             self.last_stage = stage
             self.runner.event(self.job_id, "stage", stage=stage)
 
@@ -265,7 +266,7 @@ JOB_TYPES: Mapping[JobKind, JobType[Any]] = {
     "sweep": JobType(SweepSpec, run_sweep_job, is_long=True),
     "live": JobType(EvaluationRequest, run_latency_stream, is_long=True),
 }
-# These need no backend, so that a thread serves them beside the others.
+# Jobs that need no backend and run in a thread beside others.
 BESIDE_TYPES: Mapping[JobKind, JobType[Any]] = {
     "simulate": _single(_simulation),
     "machine_code": _single(_machine_code),
@@ -279,18 +280,18 @@ def _build_simulator(
     busy: Sequence[threading.Event],
     executor_after_s: float = EXECUTOR_AFTER_S,
 ) -> None:
-    """Build what simulates, and what executes machine code, ahead of their first use.
+    """Build the simulator and the emulator for execution before their first use.
 
     Args:
-        busy: set while jobs are served. The first Run comes when the first prediction is there, and
-            is not to share its core with a compiler that it does not need: a host build judges it.
-        executor_after_s: without a job, before what executes is built.
+        busy: set while jobs run. The first Run usually follows the first prediction, uses a host
+            build, and should not share its core with this compiler.
+        executor_after_s: idle time before the emulator is built.
     """
     from engine.machine_code.execution import prepare
     from engine.machine_code.native_library import build_libraries
 
     try:
-        with contextlib.suppress(AttuneError):  # the first simulation says what is missing
+        with contextlib.suppress(AttuneError):  # the first simulation reports what is missing
             build_libraries()
             can_simulate.set()
             _wait_for_quiet(busy, executor_after_s)
@@ -300,7 +301,7 @@ def _build_simulator(
 
 
 def _wait_for_quiet(busy: Sequence[threading.Event], quiet_s: float) -> None:
-    """Wait until no job was seen for so many seconds."""
+    """Wait until there was no job for this many seconds."""
     since = time.monotonic()
     while time.monotonic() - since < quiet_s:
         if any(event.is_set() for event in busy):
@@ -309,23 +310,23 @@ def _wait_for_quiet(busy: Sequence[threading.Event], quiet_s: float) -> None:
 
 
 def _build_host_runtime() -> None:
-    """Build what is C++ of a host build, so that the first Run waits for its kernel alone."""
+    """Build the C++ runtime of host builds, so that the first Run only compiles its kernel."""
     from engine.base.cxx import find_toolchain
     from engine.cuda_on_host.build import build_runtime, precompile_headers
 
-    with contextlib.suppress(AttuneError):  # the first Run says what is missing
+    with contextlib.suppress(AttuneError):  # the first Run reports what is missing
         build_runtime(find_toolchain())
         precompile_headers()
 
 
 def _load_pytorch() -> None:
-    """Two seconds that the first Run, which compares with PyTorch, need not wait for."""
+    """Import PyTorch, which saves the first Run two seconds."""
     with contextlib.suppress(ImportError):
         import torch  # noqa: F401
 
 
 def _may_begin(job: JobStatus, served: Sequence[JobStatus], rungs_at_once: int) -> bool:
-    """Whether a job may begin beside those that are served."""
+    """True if a job may start beside the running ones."""
     if not served:
         return True
     are_rungs = all(each.kind == "rung" for each in (job, *served))
@@ -340,10 +341,10 @@ def _serve_beside(
     is_busy: threading.Event,
     rungs_at_once: int = RUNGS_AT_ONCE,
 ) -> None:
-    """Serve what needs no backend until the worker ends, once the simulator is built.
+    """Run jobs that need no backend, from when the simulator is built until the worker ends.
 
-    Rungs of a page go side by side: most of their time passes in compilers and outside Python's
-    lock. Other jobs go one by one, as two of them often need the same kernel simulated.
+    Rungs run in parallel, because most of their time is spent in compilers that release the
+    interpreter lock. Other jobs run one by one, because two of them often need the same simulation.
     """
     can_simulate.wait()
     runner = JobRunner(run, evaluator, BESIDE_TYPES, others=JOB_TYPES)
@@ -372,7 +373,7 @@ def main(argv: list[str], idle_check_s: float = IDLE_CHECK_S) -> int:
         return 0  # another worker already serves this folder
     run.write_worker(os.getpid(), code_stamp())
     can_simulate = threading.Event()
-    # In parallel: on two cores the first prediction takes half the time.
+    # In parallel, which halves the time to the first prediction on two cores.
     threading.Thread(target=_build_host_runtime, daemon=True).start()
     busy = is_busy, is_busy_beside = threading.Event(), threading.Event()
     threading.Thread(target=_build_simulator, args=(can_simulate, busy), daemon=True).start()
@@ -388,7 +389,7 @@ def main(argv: list[str], idle_check_s: float = IDLE_CHECK_S) -> int:
             at_end.callback(beside.join, 1.0)  # a longer simulation ends with the process
             at_end.callback(is_closing.set)  # before that
             runner = JobRunner(run, evaluator, JOB_TYPES, others=BESIDE_TYPES)
-        else:  # nothing runs beside a measurement
+        else:  # nothing may run beside a measurement
             runner = JobRunner(run, evaluator, {**JOB_TYPES, **BESIDE_TYPES})
         while True:
             waiting = runner.waiting()

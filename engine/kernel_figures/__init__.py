@@ -1,4 +1,4 @@
-"""The ladder on one problem and GPU: figures of every rung, and what a rung changed."""
+"""Figures of the ladder's rungs on one problem and GPU, and the changes of each rung."""
 
 from engine.kernel_figures.rung import Rung, known_rung, ladder_table, work_out_rung
 

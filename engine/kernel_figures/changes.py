@@ -1,4 +1,4 @@
-"""What a rung changed against the one before: its header's lines, source, counts, machine code."""
+"""Changes of a rung relative to the previous one: header, source, counts, machine code."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from kernels.variant import Variant
 
 _HEADER = re.compile(r"//\s?(?:(?P<label>[A-Z][a-z]+): )?(?P<text>.*)")
 _AGAINST = re.compile(r"\bagainst (?P<id>v\d\d)\b")
-_NAMES = re.compile(r"\b(U?[RP])\d+\b")  # registers and predicates: numbered anew by each compile
-# The pipes that tell kernels apart, in words.
+# Registers and predicates, whose numbers change with each compile.
+_NAMES = re.compile(r"\b(U?[RP])\d+\b")
+# Names of the pipes that are compared.
 _PIPES = {
     "tensor": "tensor cores (HMMA)",
     "fma": "the FMA pipe",
@@ -44,7 +45,7 @@ _LEAST_CHANGE = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """A unified diff, and how many lines it adds and removes."""
+    """A unified diff, with the number of added and removed lines."""
 
     text: str
     added: int
@@ -57,9 +58,9 @@ class Diff:
 
 
 def header_of(variant: Variant) -> tuple[tuple[str, str], ...]:
-    """The lines that people read at the top of the file: (label, text), the title's label empty.
+    """Return the header lines at the top of the file as (label, text); the title's label is empty.
 
-    No line where the file cannot be read.
+    Empty if the file cannot be read.
     """
     try:
         text = read_source(variant.source)
@@ -70,7 +71,7 @@ def header_of(variant: Variant) -> tuple[tuple[str, str], ...]:
         match = _HEADER.fullmatch(line)
         if match is None:
             break
-        if match["text"].startswith("  ") and lines:  # the line before goes on
+        if match["text"].startswith("  ") and lines:  # continues the previous line
             label, text = lines.pop()
             lines.append((label, f"{text} {match['text'].strip()}"))
         else:
@@ -79,7 +80,7 @@ def header_of(variant: Variant) -> tuple[tuple[str, str], ...]:
 
 
 def rung_before(variant: Variant) -> Variant | None:
-    """The rung that the header says it changed, else the one before on the ladder."""
+    """Return the rung that the header names as changed, else the previous one on the ladder."""
     changed = dict(header_of(variant)).get("Changed", "")
     if (match := _AGAINST.search(changed)) is not None and match["id"] != variant.id:
         return find_variant(match["id"])
@@ -89,9 +90,9 @@ def rung_before(variant: Variant) -> Variant | None:
 
 
 def lessons_tree() -> str:
-    """Which rung builds on which, as an indented tree, and how much of it each keeps.
+    """Return an indented tree of which rung builds on which, with the share of lines kept.
 
-    The percentage is the share of the lines of code of the rung above that stand in this one, too.
+    The percentage is the share of the parent's lines of code that the rung also has.
     """
     rungs = LADDER.every()
     builds_on = {variant.id: rung_before(variant) for variant in rungs}
@@ -112,7 +113,7 @@ def lessons_tree() -> str:
 
 
 def kept_share(before: Variant, after: Variant) -> float:
-    """The share of a rung's lines of code that another one has, too, 0 to 1.
+    """Return the share of a rung's lines of code that another rung also has, 0 to 1.
 
     Raises CompileError where a file cannot be read.
     """
@@ -121,7 +122,7 @@ def kept_share(before: Variant, after: Variant) -> float:
 
 
 def source_diff(before: Variant, after: Variant) -> Diff:
-    """From one rung's source to another's, without headers and description blocks.
+    """Return the diff of two rungs' sources, without headers and description blocks.
 
     Raises CompileError where a file cannot be read.
     """
@@ -129,7 +130,7 @@ def source_diff(before: Variant, after: Variant) -> Diff:
 
 
 def fork_diff(source: Path) -> tuple[str, Diff] | None:
-    """(its parent's id, the difference) of a copy that `fork_kernel` made; None of other files.
+    """Return (parent's id, diff) of a copy made by `fork_kernel`; None for other files.
 
     Raises CompileError where a file cannot be read.
     """
@@ -147,7 +148,7 @@ def fork_diff(source: Path) -> tuple[str, Diff] | None:
 
 
 def machine_code_diff(before: Rung, after: Rung) -> Diff:
-    """From one rung's main kernel to another's, registers without their numbers.
+    """Return the diff of two rungs' main kernels, without register numbers.
 
     Raises:
         AttuneError: one of the two cannot run here, or there is no nvdisasm.
@@ -157,7 +158,7 @@ def machine_code_diff(before: Rung, after: Rung) -> Diff:
 
 
 def counts_diff(before: Rung, after: Rung) -> Table:
-    """Figures in which the two rungs differ, the most informative first."""
+    """Return figures in which two rungs differ, the most informative first."""
     rows = []
     for (name, old, shown_old), (_, new, shown_new) in zip(
         _figures(before), _figures(after), strict=True
@@ -183,8 +184,8 @@ def counts_diff(before: Rung, after: Rung) -> Table:
 
 
 def orders(rungs: Iterable[Rung]) -> dict[str, str]:
-    """By id, whether a rung's simulated time and that of the rung before are in an order that
-    holds: `✓ faster than v08`; empty where not both are simulated."""
+    """Return by id whether the order of a rung's and the previous rung's simulated times is
+    reliable: `✓ faster than v08`; empty unless both are simulated."""
     by_id = {rung.variant.id: rung for rung in rungs}
     told: dict[str, str] = {}
     for name, rung in by_id.items():
@@ -201,7 +202,7 @@ def orders(rungs: Iterable[Rung]) -> dict[str, str]:
 
 
 def gain(before: Rung, after: Rung) -> str:
-    """`Against v08: 33.7 µs instead of 39 µs, simulated, 1.16× as fast.`"""
+    """Return `Against v08: 33.7 µs instead of 39 µs, simulated, 1.16× as fast.`"""
     where = f"Against {before.variant.id}:"
     old, new = before.latency, after.latency
     if old is None or new is None or not (before.is_simulated and after.is_simulated):
@@ -219,12 +220,12 @@ def gain(before: Rung, after: Rung) -> str:
     )
 
 
-# What the L4 study expected of ideas that it had not built yet, and which rungs are these ideas.
+# Speed-ups that the L4 study forecast for ideas not yet built, and the rungs that implement them.
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """An idea and the speed-up that was expected of it, on `STUDY_PROBLEM` and `STUDY_GPU`."""
+    """An idea and its forecast speed-up on `STUDY_PROBLEM` and `STUDY_GPU`."""
 
     idea: str
     before: str
@@ -244,8 +245,8 @@ FORECASTS = (
 
 
 def forecasts_table(history: History) -> Table:
-    """The study's forecasts beside the simulated results; both times of a pair come from the same
-    simulation, which may ship with Attune."""
+    """Return the study's forecasts beside simulated results. Both times of a pair come from the
+    same simulator; its results may ship with Attune."""
     history = history.with_shipped()
     rows = []
     for forecast in FORECASTS:
@@ -324,7 +325,7 @@ def _instructions(rung: Rung) -> list[str]:
     from engine.model.kernel import launch_plan
     from engine.pipeline.request import resolve
 
-    resolved = resolve(rung.request)  # which names its variant and config
+    resolved = resolve(rung.request)  # names the variant and config
     assert resolved.device is not None  # a rung without a GPU has no machine code
     plan = launch_plan(resolved.variant, rung.request.problem, resolved.config, resolved.device)
     compiled = compile_plan(plan, resolved.device.arch)

@@ -1,11 +1,10 @@
-"""Makes the figures that ship with Attune: `attune variants --renew`.
+"""Compute the figures that ship with Attune: `attune variants --renew`.
 
-For one GPU of each compute capability: every rung in its default config, and every kernel that
-`auto` compares, in FP16 with D = 64 and no mask, what the app begins with; for three GPUs also
-with D = 128, and causal. A kernel's figures hold for any B and H, and but for v12, which holds all
-keys at once, for any S. Compiled kernels and
-their simulated times are kept in the caches on disk, so that a second run, or one after a few
-kernels changed, does only what is new.
+For one GPU of each compute capability: every rung with its default config and every kernel that
+`auto` compares, in FP16 with D = 64 and no mask, the app's initial problem; for three GPUs also
+with D = 128 and causal. A kernel's figures are valid for any B and H, and for any S, except for
+v12, which keeps all keys on chip. Compiled kernels and simulated times are cached on disk, so a
+later run only does what is new.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _WITH_MORE_SHAPES = ("L4", "A100 80GB SXM", "H200")
 
 @dataclass(frozen=True)
 class _Untuned(History):
-    """Without a person's tuned configs, which do not ship."""
+    """A history without the user's tuned configs, which do not ship."""
 
     def tuned(self) -> list[TunedConfig]:
         return []
@@ -51,7 +50,7 @@ def renew(gpu: str, on_stage: Callable[[str], None] = lambda _: None) -> Shipped
     Raises:
         UnknownName: there is no such GPU.
         ToolMissing: there is no compiler, or no nvdisasm.
-        OSError: they cannot be written.
+        OSError: the files cannot be written.
     """
     device, compiler = find_device(gpu), toolchain().exact_name
     wanted = _wanted(device)
@@ -66,13 +65,13 @@ def renew(gpu: str, on_stage: Callable[[str], None] = lambda _: None) -> Shipped
 
 
 def shapes_of(gpu: str) -> list[tuple[int, bool]]:
-    """Head dimensions and masks for which a GPU's figures ship."""
+    """Return head dimensions and masks for which a GPU's figures ship."""
     more = gpu in _WITH_MORE_SHAPES
     return [(64, False), *([(64, True), (128, False), (128, True)] if more else [])]
 
 
 def _wanted(device: DeviceSpec) -> list[tuple[Kernel, Problem]]:
-    """The kernels, each with problems for which its figures may differ."""
+    """Return the kernels, each with problems for which its figures may differ."""
     wanted: dict[tuple[Kernel, Problem], None] = {}
     for seqlen, (head_dim, causal) in product(LENGTHS, shapes_of(device.name)):
         problem = Problem(1, 1, seqlen, head_dim, causal)
@@ -88,7 +87,7 @@ def _wanted(device: DeviceSpec) -> list[tuple[Kernel, Problem]]:
 
 
 def _figures(kernel: Kernel, problem: Problem) -> ShippedFigures:
-    """Of one kernel; none where it cannot run or cannot be simulated."""
+    """Return the figures of one kernel; none if it cannot run or be simulated."""
     found = ShippedFigures()
     try:
         plan = kernel.plan(problem)

@@ -1,7 +1,7 @@
 """One rung of the ladder on one problem and GPU: counts, resources and times.
 
-Results are kept on disk (compiled kernels, simulated times, counts), so that a page shows known
-figures and leaves the rest to a worker.
+Results are cached on disk (compiled kernels, simulated times, counts), so that a page shows known
+figures while a worker computes others.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ if TYPE_CHECKING:
     from engine.cuda_source import CompiledKernel, CompileReport
 
 
-# What a kernel executes for a tile of scores, counted by running two CTAs of its machine code.
+# Instructions that a kernel executes for a tile of scores, counted by emulating two CTAs.
 #
-# The two differ in the keys that they visit alone; their difference is the steady state, whatever
-# is done once per CTA left out. Figures are for 64 query rows and 64 keys, so that rungs with tiles
-# of different sizes can be compared.
+# The CTAs only differ in the keys that they visit, so their difference is the steady state, without
+# work done once per CTA. Figures are for 64 query rows and 64 keys, so that rungs with different
+# tile sizes can be compared.
 
 _TILE = 64 * 64  # scores
 _KEYS = (256, 512, 1024, 2048, 4096, 8192, 16384)
-_SHUFFLES = ("SHFL", "MOVM")  # wavefronts of their own, which are no access
+_SHUFFLES = ("SHFL", "MOVM")  # their wavefronts are not accesses
 _FORMAT = 1
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class TileCounts:
-    """Counted, for 64 query rows and 64 keys; instructions are a warp's."""
+    """Counts for 64 query rows and 64 keys; instructions are warp instructions."""
 
     by_pipe: Mapping[str, float]  # instructions
     wavefronts: float  # of shared memory
     ideal_wavefronts: float  # without bank conflicts
-    code: int  # instructions of the whole kernel, each once
+    code: int  # number of instructions in the kernel's code
 
     @property
     def instructions(self) -> float:
@@ -65,12 +65,12 @@ class TileCounts:
 
     @property
     def conflicts(self) -> float:
-        """Shared-memory wavefronts for each one that is needed; 1 without conflicts."""
+        """Return shared-memory wavefronts divided by those needed; 1 without conflicts."""
         return self.wavefronts / self.ideal_wavefronts if self.ideal_wavefronts else 1.0
 
 
 def count_tile(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> TileCounts:
-    """Count the main pass, or read what was counted before.
+    """Count the main pass, or return cached counts.
 
     Raises:
         CompileError, InvalidProblem, ToolMissing: as `engine.machine_code.analysis.analyse`.
@@ -86,31 +86,32 @@ def count_tile(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> 
 def known_tile_counts(
     plan: LaunchPlan, compiled: CompileReport, shipped: bool = False
 ) -> TileCounts | None:
-    """What was counted before; None where nothing was.
+    """Return cached counts, or None.
 
     Args:
-        shipped: what ships with Attune counts, too.
+        shipped: also use figures that ship with Attune.
     """
     path = counts_path(plan, compiled)
     try:
         return _read(path)
-    except (LookupError, ValueError, TypeError):  # not there, or damaged: it is counted again
+    except (LookupError, ValueError, TypeError):  # missing or damaged: counted again
         fields = shipped_figures().counts.get(path.name) if shipped else None
         return TileCounts(**fields) if fields is not None else None
 
 
 @lru_cache(maxsize=128)
 def _read(path: Path) -> TileCounts:
-    """Raises where nothing is, which is not kept: another process may count it meanwhile."""
+    """Read a cached entry. Raises if it is missing, which is not cached, because another process
+    may write it."""
     if (payload := read_entry(path)) is None:
         raise LookupError(path)
     return TileCounts(**json.loads(payload))
 
 
 def counts_path(plan: LaunchPlan, compiled: CompileReport) -> Path:
-    """Where the counts of the main pass are kept; its name is that of the counts that ship."""
+    """Return the path of the main pass's counts; its name is also the key of shipped counts."""
     decodes = plan.problem.seqlen_kv is not None
-    # The number of queries matters where it is short of a tile.
+    # The number of queries matters if it is less than a tile.
     rows = min(plan.problem.seqlen, 4 * plan.query_rows) if decodes else 0
     entry = plan.problem.main_of(plan.passes).entry
     key = json.dumps([_FORMAT, compiled.key, entry, decodes, rows])
@@ -131,7 +132,8 @@ def _count(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> Tile
     program = program_of(cubin, entry.name)
 
     def longest_cta(at: LaunchPlan) -> FloatArray:
-        """The longer of the first and the last CTA: a mask may leave one of them little."""
+        """Return the longer of the first and the last CTA, because a mask may leave one of them
+        little work."""
         launch = launch_of_pass(at, number)
         emulator = Emulator(program, entry, launch)
         last = (launch.grid[0] - 1, launch.grid[1] - 1, launch.grid[2] - 1)
@@ -140,7 +142,7 @@ def _count(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> Tile
         return longest.astype(np.float64)
 
     plans = _two_lengths(variant, plan.problem, plan.config)
-    # Backward a CTA of the main pass owns keys, and all queries come by.
+    # In the backward pass, a CTA of the main pass owns keys and visits all queries.
     rows = [
         p.problem.seqlen * p.problem.head_group
         if p.is_backward
@@ -149,7 +151,7 @@ def _count(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> Tile
     ]
     values = longest_cta(plans[-1])
     visited = rows[-1]
-    if len(plans) > 1:  # else there is no loop over keys
+    if len(plans) > 1:  # otherwise there is no loop over keys
         values -= longest_cta(plans[0])
         visited -= rows[0]
     own = variant.work.kv_rows if plan.is_backward else variant.work.query_rows
@@ -167,7 +169,8 @@ def _count(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> Tile
 
 
 def _two_lengths(variant: Variant, problem: Problem, config: Config) -> list[LaunchPlan]:
-    """Plans whose CTAs visit different numbers of keys; the problem's own where that is fixed."""
+    """Return plans whose CTAs visit different numbers of keys; only the problem's own if that is
+    fixed."""
     group = problem.head_group
     small = replace(problem, num_heads=group, num_heads_kv=1)
     plans: dict[int, LaunchPlan] = {}
@@ -196,15 +199,15 @@ class Rung:
     variant: Variant
     config: dict[str, int]
     request: EvaluationRequest
-    why_not: str  # why it cannot run here, or what failed; empty where it can
+    why_not: str  # why it cannot run, or what failed; else empty
     main: PassReport | None  # registers, shared memory, occupancy of the main pass
     spill_bytes: int  # of all passes
     counts: TileCounts | None
     latency: Latency | None  # predicted
-    is_simulated: bool  # by machine code
-    known: KnownTime | None  # taken of this variant and config, of the very file that stands here
-    is_complete: bool  # nothing is left to work out
-    is_shipped: bool = False  # the figures ship with Attune; they were not computed here
+    is_simulated: bool  # the latency is simulated
+    known: KnownTime | None  # a known time of this config and the present source
+    is_complete: bool  # all figures are known
+    is_shipped: bool = False  # the figures ship with Attune and were not computed here
 
     @property
     def describe_config(self) -> str:
@@ -213,7 +216,8 @@ class Rung:
 
     @property
     def describe_changed(self) -> str:
-        """`num_warps=8`: the values that are not the GPU's defaults, or `defaults`."""
+        """Return the values that differ from the GPU's defaults, such as `num_warps=8`, or
+        `defaults`."""
         device = target_gpu(self.request.gpu) if self.request.gpu else None
         defaults = default_config(self.variant, {}, device)
         changed = [f"{n}={value}" for n, value in self.config.items() if value != defaults[n]]
@@ -223,11 +227,11 @@ class Rung:
 def request_of(
     variant: Variant, problem: Problem, gpu: str | None, config: Mapping[str, int] | None = None
 ) -> EvaluationRequest:
-    """The request that computes a rung's figures.
+    """Return the request that computes a rung's figures.
 
     Args:
-        config: None takes the defaults, or where they do not fit (too many keys for a kernel that
-            holds them all, more shared memory than a CTA of this GPU has) the nearest that do.
+        config: None takes the defaults, or the nearest config that fits if they do not (too many
+            keys for a kernel that keeps them on chip, too much shared memory for this GPU).
     """
     device = target_device(gpu)
     values = default_config(variant, config or {}, device)
@@ -241,10 +245,10 @@ def known_rung(
     request: EvaluationRequest,
     history: History | None = None,
 ) -> Rung:
-    """The known figures of a rung, without compiling, simulating or counting; takes
+    """Return the known figures of a rung, without compiling, simulating or counting. Takes
     milliseconds.
 
-    Those that ship with Attune where they are all there is to know, and not all is known here.
+    Figures that ship with Attune are used if they are complete and those computed here are not.
     """
     history = (history or History()).doing("look up")
     here = _looked_up(variant, request, history)
@@ -282,12 +286,12 @@ def _looked_up(variant: Variant, request: EvaluationRequest, history: History) -
 
 
 def work_out_rung(request: EvaluationRequest, history: History | None = None) -> None:
-    """Compile, simulate and count a rung; `known_rung` then knows it.
+    """Compile, simulate and count a rung, and cache the results for `known_rung`.
 
     Takes a second or two the first time and milliseconds after that.
 
     Raises:
-        AttuneError: it cannot run here, does not compile, or its machine code cannot be run.
+        AttuneError: it cannot run, does not compile, or its machine code cannot be executed.
     """
     from engine.pipeline.request import resolve
 
@@ -338,15 +342,15 @@ REMARK = (
 
 
 def ladder_table(rungs: Iterable[Rung], title: str) -> Table:
-    """One row for each rung; what is not known is a dash."""
+    """Return one row for each rung; unknown figures are dashes."""
     return Table.of(title, (_record(rung) for rung in rungs), REMARK)
 
 
 def reasons(why_not: Mapping[str, str]) -> list[str]:
-    """Why rungs cannot run here: sentences that differ in the rung's id alone stand once.
+    """Return why rungs cannot run; sentences that differ only in the rung's id are merged.
 
     Args:
-        why_not: a sentence by the rung's id; empty where it can run.
+        why_not: sentence by the rung's id; empty if it can run.
     """
     alike: dict[str, list[str]] = {}
     for rung, why in why_not.items():
@@ -390,7 +394,7 @@ def _known(rung: Rung) -> str | None:
 
 
 def without_empty(table: Table) -> Table:
-    """The table without columns that are empty in every row."""
+    """Return the table without empty columns."""
     kept = [n for n, _ in enumerate(table.columns) if any(row[n] is not None for row in table.rows)]
     return Table(
         table.title,

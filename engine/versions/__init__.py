@@ -1,4 +1,4 @@
-"""Two versions of one kernel: the figures of each, and the rules for a verdict on them.
+"""Figures of two versions of a kernel, and rules for a verdict.
 
-The gate compares files of two commits, and a comparison of sessions their evaluations.
+Used by the gate for files of two commits, and by comparisons of sessions for evaluations.
 """

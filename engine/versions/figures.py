@@ -1,4 +1,4 @@
-"""The engine's figures of one kernel on one problem and GPU. Nothing of it is executed."""
+"""Figures of one kernel on one problem and GPU, found without executing native code."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Figures(Stored):
-    """Figures of a launch, all passes together; all but the time are counted. None: not known."""
+    """Figures of a launch, all passes together. All but the time are counted. None: not known."""
 
-    registers: int  # per thread, of the pass that takes most
+    registers: int  # per thread, of the pass with the most
     spill_bytes: int  # per thread, stores and loads
     smem_bytes: int  # per CTA
     ctas_per_sm: int | None  # of the main pass
     code_bytes: int | None = None
-    instructions: int | None = None  # a warp's
-    conflicts: int | None = None  # shared wavefronts beyond those that are needed
+    instructions: int | None = None  # warp instructions
+    conflicts: int | None = None  # shared-memory wavefronts beyond those needed
     wavefronts: int | None = None  # of shared memory
     sectors: int | None = None  # of global memory, 32 bytes each
     local_sectors: int | None = None  # spills and arrays on the stack
@@ -46,17 +46,17 @@ class Figures(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Stored):
-    """The result for one side: figures, or the sentence why there are none."""
+    """The result for one side: figures, or a sentence why there are none."""
 
-    code: str = ""  # of the machine code and the launch: equal ones run alike
+    code: str = ""  # digest of machine code and launch: equal digests behave the same
     figures: Figures | None = None
-    fault: str = ""  # of the kernel: it does not compile, or refuses the problem
-    obstacle: str = ""  # not of the kernel: a tool is missing, the simulation does not take it
-    refused: bool = False  # the fault is that the description does not take the problem
+    fault: str = ""  # fault of the kernel: it does not compile, or does not support the problem
+    obstacle: str = ""  # not the kernel's fault: a tool is missing, or it cannot be simulated
+    refused: bool = False  # the fault is that the description does not support the problem
 
 
 def variant_of(path: Path) -> Variant:
-    """The variant of a file of a tree. Raises InvalidKernel."""
+    """Return the variant of a file in a tree. Raises InvalidKernel."""
     if is_numbered(path.name):
         return variant_from(path, path.stem)
     try:
@@ -68,10 +68,10 @@ def variant_of(path: Path) -> Variant:
 def compiled_answer(
     path: Path, problem: Problem, gpu: str, config: Mapping[str, int]
 ) -> tuple[Answer, Callable[[], Answer]]:
-    """(code and resources, a function that counts and simulates it).
+    """Compile a kernel; return (code and resources, a function that counts and simulates it).
 
-    Nothing of the kernel is executed, host code included: it is compiled, and its machine code is
-    run by an emulator.
+    No native code is executed, including host code: the kernel is compiled, and its machine code is
+    emulated.
     """
     from engine.attention.plan import code_digest, count_plan, resources
 
@@ -100,7 +100,7 @@ def compiled_answer(
         except AttuneError as error:
             obstacle = f"Its machine code is not counted: {error}"
         try:
-            # No time of a session counts: the verdict is the same on every machine.
+            # Times of sessions are ignored, so that the verdict is the same on every machine.
             kernel = Kernel.of(variant, device, plan.config)
             predicted = History().estimate(kernel, plan.problem)
         except AttuneError as error:
@@ -124,7 +124,7 @@ def counts_of(path: Path, problem: Problem, gpu: str, config: Mapping[str, int])
     """Count what a source's machine code executes, without running native code.
 
     Raises:
-        AttuneError: it does not compile, refuses the problem, or cannot be followed.
+        AttuneError: it does not compile, does not support the problem, or cannot be emulated.
     """
     from engine.attention.plan import count_plan
 
@@ -142,9 +142,9 @@ def _compiled(
 
 
 def answer_of(evaluation: Evaluation) -> Answer | None:
-    """The answer for an evaluation's code; None if it was not compiled.
+    """Return the answer for an evaluation's code; None if it was not compiled.
 
-    Without `counts` there is no digest of the code, and figures are the compiler's alone.
+    Without `counts`, there is no digest of the code, and figures are only the compiler's.
     """
     counts, main = evaluation.counts, evaluation.main_pass
     if main is None:
@@ -171,7 +171,7 @@ def _with_counts(figures: Figures, counts: CodeCounts | None) -> Figures:
 
 
 def compile_fault(path: Path, problem: Problem, arch: str, config: Mapping[str, int]) -> Answer:
-    """Whether it compiles for an arch, of which no GPU is looked at."""
+    """Return an answer with the fault if the kernel does not compile for an arch."""
     from engine.attention.plan import compile_plan, make_plan
 
     try:

@@ -1,8 +1,8 @@
-"""The rules for verdicts on two sets of figures of one kernel, before and after.
+"""Rules for verdicts on two sets of figures of a kernel, before and after.
 
-Counted figures are exact, so any difference is one; simulated times have a verdict where they are
-further apart than what recorded pairs of neighbours need (`ranking`), and measured ones by the
-rule of the sampler (`engine.measure.statistics`).
+Counted figures are exact, so any difference is real. Simulated times get a verdict if they differ
+by more than a threshold derived from recorded pairs of neighbouring versions, and measured times by
+the sampler's rule (`engine.measure.statistics`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from engine.base.units import format_us
 from engine.measure.statistics import Comparison, Verdict
 from engine.versions.figures import Answer, Figures
 
-# How far apart two simulated times of one kernel must be to say which version is faster.
+# The difference of two simulated times from which on the order of two versions is reliable.
 #
-# Read off pairs of neighbours: versions of one kernel that followed each other, measured and
-# simulated on one GPU. `tests/bench/bench_sass_validation.py --pairs FILE` renews them.
+# Derived from pairs of neighbours: consecutive versions of a kernel, measured and simulated on one
+# GPU. `tests/bench/bench_sass_validation.py --pairs FILE` renews them.
 
 _PAIRS = Path(__file__).with_name("neighbour_pairs.json")
 _CONFIDENCE = 0.95
@@ -33,34 +33,34 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class NeighbourPair:
-    """Two versions that followed each other on one GPU; ratios are times, after / before."""
+    """Two consecutive versions on one GPU; ratios are times, after / before."""
 
     group: str
     before: str
     after: str
     measured: float
     simulated: float
-    chosen_on: bool  # the simulation's constants were chosen with a look at one of the two
+    chosen_on: bool  # one of the two was used to choose the simulator's constants
 
     @property
     def apart(self) -> float:
-        """|ln simulated ratio|."""
+        """Return |ln simulated ratio|."""
         return abs(math.log(self.simulated))
 
     @property
     def is_right(self) -> bool:
-        """The simulation names the faster one."""
+        """True if the simulation names the faster version."""
         return (self.simulated < 1) == (self.measured < 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The least difference with a verdict, and what it rests on."""
+    """The least difference with a verdict, and its evidence."""
 
     share: float  # 0.13: times that differ by more than 13 % have a verdict
-    pairs: int  # that are at least so far apart
-    wrong: int  # of these; 0 as it is chosen
-    error_bound: float  # of the share of wrong verdicts, at most so much with 95 % confidence
+    pairs: int  # pairs that differ by at least this share
+    wrong: int  # wrong ones among these; 0 by construction
+    error_bound: float  # upper bound of the share of wrong verdicts, with 95 % confidence
 
     def __str__(self) -> str:
         return (
@@ -71,11 +71,10 @@ class Threshold:
 
 
 def order_of(us: float, other_us: float) -> str:
-    """Whether the order of two simulated times of one GPU holds.
+    """Return whether the order of two simulated times on one GPU is reliable.
 
     Returns:
-        "✓ faster" or "✓ slower" where they are as far apart as `default_threshold` asks, else
-        "? too near".
+        "✓ faster" or "✓ slower" if they differ by at least `default_threshold`, else "? too near".
     """
     if abs(math.log(us / other_us)) < math.log1p(default_threshold().share):
         return "? too near"
@@ -84,18 +83,19 @@ def order_of(us: float, other_us: float) -> str:
 
 @cache
 def neighbour_pairs() -> tuple[NeighbourPair, ...]:
-    """The recorded pairs."""
+    """Return the recorded pairs."""
     return tuple(NeighbourPair(**raw) for raw in json.loads(_PAIRS.read_text(encoding="utf-8")))
 
 
 def threshold_of(pairs: Sequence[NeighbourPair]) -> Threshold:
-    """The least simulated difference from which on all pairs are named rightly.
+    """Return the least simulated difference from which on all pairs are ordered correctly.
 
-    Pairs that the simulation was made to fit are left out. The bound is Clopper and Pearson's for
-    no failure in n: 1 - 0.05^(1/n).
+    Pairs used to choose the simulator's constants are left out. The bound is Clopper and Pearson's
+    for no failure in n: 1 - 0.05^(1/n).
 
     Raises:
-        ValueError: there is no pair beyond the furthest one that is named wrongly.
+        ValueError: no pair differs by more than the wrongly ordered pair with the largest
+            difference.
     """
     counted = sorted((p for p in pairs if not p.chosen_on), key=lambda p: p.apart)
     wrong = max((p.apart for p in counted if not p.is_right), default=0.0)
@@ -108,15 +108,15 @@ def threshold_of(pairs: Sequence[NeighbourPair]) -> Threshold:
 
 @cache
 def default_threshold() -> Threshold:
-    """The threshold that the recorded pairs of neighbouring commits give."""
+    """Return the threshold from the recorded pairs."""
     return threshold_of(neighbour_pairs())
 
 
 class GateVerdict(StrEnum):
     """The verdict on one kernel on one problem and GPU."""
 
-    SAME_CODE = "SAME CODE"  # bit-equal machine code and launch: nothing to compare
-    UNDECIDED = "UNDECIDED"  # other code, and no difference that is known to matter
+    SAME_CODE = "SAME CODE"  # identical machine code and launch
+    UNDECIDED = "UNDECIDED"  # different code, but no significant difference
     COUNTED_BETTER = "COUNTED BETTER"
     COUNTED_WORSE = "COUNTED WORSE"
     SIMULATED_FASTER = "SIMULATED FASTER"
@@ -124,9 +124,9 @@ class GateVerdict(StrEnum):
     MEASURED_FASTER = "MEASURED FASTER"
     MEASURED_SLOWER = "MEASURED SLOWER"
     MEASURED_SAME = "MEASURED SAME"
-    BROKEN = "BROKEN"  # it does not compile, or refuses what it took
+    BROKEN = "BROKEN"  # it does not compile, or no longer supports the problem
     INCORRECT = "INCORRECT"
-    FIXED = "FIXED"  # it did not compile, or refused the problem
+    FIXED = "FIXED"  # it did not compile before, or did not support the problem
     NEW = "NEW"
     REMOVED = "REMOVED"
     OVER_BUDGET = "OVER BUDGET"
@@ -143,14 +143,14 @@ _ALWAYS_BAD = {
 
 _FASTER = {GateVerdict.SIMULATED_FASTER, GateVerdict.MEASURED_FASTER}
 
-# Figure → the growth that is worse, as a share; 0: any. Registers, shared memory and size of the
-# code have a verdict only where the settings give them one: what they cost is in the others.
+# Figure → growth that counts as worse, as a share; 0: any. Registers, shared memory and code size
+# only have a verdict if the settings define one, because their cost shows in other figures.
 COUNTED: Final[Mapping[str, float]] = MappingProxyType(
     {
         "spill_bytes": 0.0,
         "local_sectors": 0.0,
         "ctas_per_sm": 0.0,
-        "conflicts": 0.01,  # of the wavefronts that are needed
+        "conflicts": 0.01,  # as a share of the needed wavefronts
         "sectors": 0.01,
         "instructions": 0.02,
     }
@@ -174,7 +174,7 @@ _SPILLS = ("spill_bytes", "local_sectors")
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The least differences that count, as shares."""
+    """The least significant differences, as shares."""
 
     counted: Mapping[str, float] = field(default_factory=lambda: COUNTED)
     simulated: float = field(default_factory=lambda: default_threshold().share)
@@ -190,12 +190,13 @@ class Finding(Stored):
 
 
 def finding(verdict: GateVerdict, what: str) -> Finding:
-    """A verdict that is a regression or not by itself."""
+    """Return a finding whose verdict determines whether it is a regression."""
     return Finding(verdict, what, verdict in _ALWAYS_BAD)
 
 
 def measured_finding(comparison: Comparison | str) -> Finding:
-    """The verdict on two kernels timed side by side; a sentence is why they were not."""
+    """Return the finding on two kernels timed side by side; a sentence says why they were not
+    timed."""
     if isinstance(comparison, str):
         return finding(GateVerdict.NOT_JUDGED, comparison)
     verdict = {
@@ -210,17 +211,17 @@ def measured_finding(comparison: Comparison | str) -> Finding:
 def compare_answers(
     before: Answer, after: Answer, thresholds: Thresholds, measured: Finding | None = None
 ) -> tuple[Finding, ...]:
-    """The verdicts on one problem and GPU; regressions first.
+    """Return the findings on one problem and GPU, regressions first.
 
     Args:
-        measured: the verdict on times that were taken, which stands for that on simulated ones.
+        measured: the verdict on measured times, which replaces that on simulated ones.
 
     Returns:
-        None at all only where neither side takes the problem.
+        The findings; empty only if neither side supports the problem.
     """
     if after.fault:
         if before.refused and after.refused:
-            return ()  # neither side takes the problem
+            return ()  # neither side supports the problem
         if before.fault and not before.refused:
             return (finding(GateVerdict.BROKEN, f"{after.fault} It did not work before either."),)
         return (finding(GateVerdict.BROKEN, after.fault),)
@@ -231,7 +232,7 @@ def compare_answers(
     obstacle = after.obstacle or before.obstacle
     if obstacle and not (after.figures and before.figures):
         return (finding(GateVerdict.NOT_JUDGED, obstacle),)
-    assert before.figures is not None  # there is neither a fault nor an obstacle
+    assert before.figures is not None  # neither fault nor obstacle
     assert after.figures is not None
     findings = compare_figures(before.figures, after.figures, thresholds, measured)
     if measured is not None:
@@ -246,7 +247,7 @@ def compare_answers(
 def compare_figures(
     before: Figures, after: Figures, thresholds: Thresholds, measured: Finding | None = None
 ) -> tuple[Finding, ...]:
-    """Figures that are worse, then figures that are better, beyond their thresholds.
+    """Return findings on worse figures, then on better ones, beyond their thresholds.
 
     Worse counts are not a regression if the kernel is simulated or measured faster; worse spills
     always are.
@@ -276,7 +277,7 @@ def compare_figures(
 def simulated_finding(
     before_us: float | None, after_us: float | None, threshold: float
 ) -> Finding | None:
-    """The verdict on two simulated times of one GPU; None where they are too near for one."""
+    """Return the finding on two simulated times of one GPU; None if they are too close."""
     if before_us is None or after_us is None:
         return None
     apart = math.log(after_us / before_us)
@@ -288,14 +289,14 @@ def simulated_finding(
 
 
 def describe_change(name: str, before: float, after: float) -> str:
-    """`warp instructions 1,024 → 2,048 (+100 %)`."""
+    """Return `warp instructions 1,024 → 2,048 (+100 %)`."""
     first, second = figure_text(name, before), figure_text(name, after)
     share = f" ({after / before - 1:+.1%})" if before else ""
     return f"{LABELS[name]} {first} → {second}{share}"
 
 
 def figure_text(name: str, value: float | None) -> str:
-    """One figure as tables show it."""
+    """Return a figure, formatted for tables."""
     if value is None:
         return "–"
     return format_us(value) if name == "simulated_us" else f"{round(value):,}"

@@ -1,7 +1,6 @@
-"""Tasks side by side in processes of their own, each with a limit of time and of memory.
+"""Run tasks in parallel in separate processes, each with limits of time and memory.
 
-A change that is judged may be meant badly, or break the compiler: such a task ends alone, as a
-sentence.
+A judged change may be malicious or crash the compiler; then only its task fails, with a sentence.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ class Workers(Generic[T, R]):
     """Runs `function` on tasks in `processes` processes.
 
     Args:
-        function: of a module's top level; what it returns can be pickled.
-        seconds: that one task may take.
-        memory_gib: address space of a process; not limited where the platform cannot.
+        function: a top-level function whose result can be pickled.
+        seconds: time limit of one task.
+        memory_gib: limit of a process' address space; not limited on platforms without such limits.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Workers(Generic[T, R]):
     def run(
         self, tasks: Sequence[T], on_done: Callable[[T, R | Failed], None] | None = None
     ) -> list[R | Failed]:
-        """Each task's result, in the order of the tasks."""
+        """Return the tasks' results, in order."""
         results: list[R | Failed] = [Failed("It was not run.")] * len(tasks)
         waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
         for number in range(len(tasks)):
@@ -84,7 +83,7 @@ class Workers(Generic[T, R]):
 
 
 class _Process:
-    """One process, started on its first call and again after one that it did not survive."""
+    """One process, started on its first call and again after a crash."""
 
     def __init__(self, function: Callable[[Any], Any], memory_gib: float) -> None:
         self._function, self._memory_gib = function, memory_gib
@@ -122,7 +121,8 @@ class _Process:
     def close(self) -> None:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # with the compilers that it started
+                # Including the compilers that it started.
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.kill()
             self._process.join()
             self._process.close()
@@ -132,8 +132,8 @@ class _Process:
 
 
 def _serve(connection: Connection, function: Callable[[Any], Any], memory_gib: float) -> None:
-    os.setsid()  # a group of its own, which ends as one
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    os.setsid()  # an own process group, which is killed as a whole
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     limit = int(memory_gib * (1 << 30))
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
