@@ -426,10 +426,15 @@ class ResolvedConfig:
         return f"{given} given, the rest {rest}"
 
 
+def not_offered(why: str) -> InvalidProblem:
+    """The error for a config with a value that its variant does not offer (`Variant.unoffered`)."""
+    return InvalidProblem(why, code="tunable_not_offered")
+
+
 def check_given(variant: Variant, given: Mapping[str, int]) -> None:
     """InvalidProblem for a tunable that the variant lacks, or a value that it does not offer."""
     if (why := variant.unoffered(given)) is not None:
-        raise InvalidProblem(why, code="tunable_not_offered")
+        raise not_offered(why)
 
 
 def default_config(

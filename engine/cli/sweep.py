@@ -16,6 +16,7 @@ from engine.attention.config import (
     find_variant,
     forget_tuned,
     load_tuned,
+    not_offered,
     tuned_path,
     usual_causal,
     usual_dtype,
@@ -430,7 +431,7 @@ def _check_offered(space: Space) -> None:
         having = [v for v in variants if name in v.default_config()]
         whys = [v.unoffered({name: value}) for v in having for value in values]
         if all(whys):
-            raise InvalidProblem(str(whys[0]), code="tunable_not_offered")
+            raise not_offered(str(whys[0]))
 
 
 def _problems(args: CommandOptions) -> tuple[Any, ...]:

@@ -126,7 +126,8 @@ def tunable_importance(frame: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     lines = []
-    for keys, group in _timed(frame).groupby(["device", "origin", "variant"], sort=False):
+    groups = _timed(frame).groupby(["device", "origin", "method", "variant"], sort=False)
+    for (device, origin, _, variant), group in groups:
         logs = np.log(group["median_us"])
         centred = logs - logs.groupby(group["problem"]).transform("mean")
         total = float((centred**2).sum())
@@ -138,7 +139,7 @@ def tunable_importance(frame: pd.DataFrame) -> pd.DataFrame:
             between = float((means.loc[values].to_numpy() ** 2).sum())
             lines.append(
                 {
-                    **dict(zip(("device", "origin", "variant"), keys, strict=True)),
+                    **{"device": device, "origin": origin, "variant": variant},
                     "tunable": column.removeprefix(_CONFIG),
                     "importance": between / total if total > 0 else 0.0,
                     "best_value": int(means.idxmin()),

@@ -136,7 +136,7 @@ def test_links_and_submodules_inside_are_read_of_both_sides(tmp_path: Path) -> N
     for header in (repo / "kernels").glob("*.cuh"):
         header.unlink()
     git(repo, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(library), "lib")
-    for name in ("exp2.cuh", "lse.cuh"):
+    for name in ("exp2.cuh", "lse.cuh", "rows.cuh"):
         (repo / "kernels" / name).symlink_to(f"../lib/kernels/{name}")
     edit(kernel_file(repo, "v08"), ('"mma.cuh"', '"../lib/kernels/mma.cuh"'))
     commit(repo, "Headers of another repository")

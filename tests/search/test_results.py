@@ -139,6 +139,19 @@ def test_importances_of_independent_tunables_add_up() -> None:
     assert dict(found["best_value"]) == {"block_n": 64, "threads_per_row": 4, "num_splits": 8}
 
 
+def test_times_of_two_origins_or_methods_have_no_margin_and_no_importance() -> None:
+    measured, predicted = row("v01", 100.0), row("v02", 10.0, origin="predicted")
+    (line,) = winner_map([measured, predicted]).to_dict("records")
+    assert (line["winner"], line["margin"]) == ("v01", None)
+    code, roofline = (
+        replace(row("v05", us, config={"num_splits": s}, origin="predicted"), method=method)
+        for us, s, method in ((10.0, 1, "machine code"), (40.0, 2, "roofline"))
+    )
+    (line,) = winner_map([code, roofline, replace(predicted, method="roofline")]).to_dict("records")
+    assert (line["winner"], line["margin"]) == ("v05", None)
+    assert tunable_importance(sweep_frame([code, roofline])).empty
+
+
 def test_a_tunable_with_one_value_has_no_importance() -> None:
     rows = [row("v05", 10.0 + s, config={"num_splits": s}) for s in (1, 2, 4)]
     assert list(tunable_importance(sweep_frame(rows))["tunable"]) == ["num_splits"]
