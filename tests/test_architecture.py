@@ -1,4 +1,4 @@
-"""The house: `kernels <- engine <- app`, no circles, light imports, packages with a purpose."""
+"""Imports: `kernels <- engine <- app`, no cycles, light imports, documented packages."""
 
 from __future__ import annotations
 
@@ -162,12 +162,12 @@ def statements(body: list[ast.stmt], lazy: bool) -> Iterator[ast.stmt]:
             yield from statements(handler.body, lazy)
 
 
-def room_of(module: str) -> str:
-    """`engine.search.sweep.run` → `engine.search`; a file right under `engine` is its own room."""
+def package_of(module: str) -> str:
+    """Return the package of a module; a file directly in `engine/` counts as a package."""
     return ".".join(module.split(".")[:2])
 
 
-def circle_in(graph: dict[str, set[str]]) -> tuple[str, ...]:
+def cycle_in(graph: dict[str, set[str]]) -> tuple[str, ...]:
     try:
         tuple(TopologicalSorter(graph).static_order())
     except CycleError as error:
@@ -176,43 +176,43 @@ def circle_in(graph: dict[str, set[str]]) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("lazy", [False, True], ids=["at import", "in functions too"])
-def test_no_circle_between_files_or_rooms(lazy: bool) -> None:
+def test_no_import_cycle_between_files_or_packages(lazy: bool) -> None:
     files = imports_within(lazy)
     assert len(files) > 100
-    assert circle_in(files) == ()
-    assert circle_in(rooms_within(files)) == ()
+    assert cycle_in(files) == ()
+    assert cycle_in(packages_within(files)) == ()
 
 
-def rooms_within(files: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Room → the other rooms that its files import."""
-    rooms: dict[str, set[str]] = {}
+def packages_within(files: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Package → the other packages that its files import."""
+    packages: dict[str, set[str]] = {}
     for name, wanted in files.items():
-        rooms.setdefault(room_of(name), set()).update(map(room_of, wanted))
-    return {room: wanted - {room} for room, wanted in rooms.items()}
+        packages.setdefault(package_of(name), set()).update(map(package_of, wanted))
+    return {package: wanted - {package} for package, wanted in packages.items()}
 
 
-DOORS = {"engine.__main__", "engine.testing"}
+ENTRY_POINTS = {"engine.__main__", "engine.testing"}
 
 
-def engine_floors() -> dict[str, int]:
-    """Room of the engine → its floor: one above the highest room that it imports anywhere, inside
-    functions too. `engine` and `engine.testing`, which give the public names, and `python -m
+def engine_layers() -> dict[str, int]:
+    """Return package → layer: one above the highest package that it imports, inside functions
+    too. `engine` and `engine.testing`, which give the public names, and `python -m
     engine` are doors.
     """
-    rooms = rooms_within(imports_within(lazy=True))
-    floors: dict[str, int] = {}
-    for room in TopologicalSorter(rooms).static_order():
-        if room.startswith("engine.") and room not in DOORS:
-            floors[room] = 1 + max((floors.get(w, 0) for w in rooms[room]), default=0)
-    return floors
+    packages = packages_within(imports_within(lazy=True))
+    layers: dict[str, int] = {}
+    for package in TopologicalSorter(packages).static_order():
+        if package.startswith("engine.") and package not in ENTRY_POINTS:
+            layers[package] = 1 + max((layers.get(w, 0) for w in packages[package]), default=0)
+    return layers
 
 
-MOST_FLOORS = 10
+MOST_LAYERS = 10
 
 
-def test_few_floors() -> None:
-    floors = engine_floors()
-    assert max(floors.values()) <= MOST_FLOORS, floors
+def test_few_import_layers() -> None:
+    layers = engine_layers()
+    assert max(layers.values()) <= MOST_LAYERS, layers
 
 
 # Libraries that know nothing of attention, and what each of them stands on. Of `kernels` they take
@@ -245,9 +245,9 @@ def test_a_library_says_what_it_is(library: str) -> None:
     assert (ROOT / library.replace(".", "/") / "README.md").is_file()
 
 
-def test_a_circle_is_seen() -> None:
-    assert set(circle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == {"a", "b", "c"}
-    assert circle_in({"a": {"b"}, "b": {"c"}}) == ()
+def test_an_import_cycle_is_found() -> None:
+    assert set(cycle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == {"a", "b", "c"}
+    assert cycle_in({"a": {"b"}, "b": {"c"}}) == ()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""How much of the engine one answer touches: `python tests/bench/bench_modules.py [CHECKOUT]`.
+"""Count the modules that one evaluation uses: `python tests/bench/bench_modules.py [CHECKOUT]`.
 
-Prints lines and modules of Python by package, the rooms of the engine by their floor
+Prints lines and modules of Python by package, the packages of the engine by their layer
 (`tests/test_architecture.py` says what that is), and the modules entered (a function of theirs was
 called) by one preview, as at every step of a slider, and by one evaluation on the CPU backend, both
 with every compile in the cache. Name another checkout to see the same of it, as before a change.
@@ -82,11 +82,11 @@ def main() -> None:
     for package, (lines, modules) in sorted(sizes(root).items()):
         print(f"{package:<24}{lines:8,} lines{modules:6} modules")
     test_architecture.ROOT = root
-    by_floor: dict[int, list[str]] = {}
-    for room, floor in sorted(test_architecture.engine_floors().items()):
-        by_floor.setdefault(floor, []).append(room.removeprefix("engine."))
-    for floor, rooms in sorted(by_floor.items(), reverse=True):
-        print(f"floor {floor:2}: {', '.join(rooms)}")
+    by_layer: dict[int, list[str]] = {}
+    for package, layer in sorted(test_architecture.engine_layers().items()):
+        by_layer.setdefault(layer, []).append(package.removeprefix("engine."))
+    for layer, packages in sorted(by_layer.items(), reverse=True):
+        print(f"layer {layer:2}: {', '.join(packages)}")
     print(flush=True)
     subprocess.run([sys.executable, "-c", _PROBE], cwd=root, check=True)
 
