@@ -1,5 +1,4 @@
-"""What is asked of an attention kernel, what it launches, and what came of it.
+"""Data types of attention: problems, configs, launch plans and evaluations.
 
-`Problem` × `Config` → `LaunchPlan` → `Evaluation`: the nouns that the rooms above share. Nothing
-here predicts, executes or measures.
+`Problem` × `Config` → `LaunchPlan` → `Evaluation`. Nothing here predicts, executes or measures.
 """

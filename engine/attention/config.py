@@ -1,8 +1,8 @@
-"""Which variants there are, and the values of a variant's tunables.
+"""The list of variants, and the values of their tunables.
 
-Variants are those of the ladder, then own kernels: those of `ATTUNE_KERNELS`, then those that were
-added and kept (`engine.own_kernels.registry`). Of values, given ones come first, then tuned configs
-(one JSON file), then defaults.
+Variants are the ladder's, then own kernels: those of `ATTUNE_KERNELS`, then added ones
+(`engine.own_kernels.registry`). Given values take precedence over tuned configs (one JSON file),
+and these over defaults.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _MAX_BYTES: Final = 1 << 20
 
 
 def kept_path() -> Path:
-    """Where the kernels that were added are listed."""
+    """Return the file that lists the added kernels."""
     return data_folder() / "kernels.json"
 
 
 def kept_kernels() -> list[Path]:
-    """The files that were added and kept; none where the list is missing or damaged."""
+    """Return the added kernels' files; empty if the list is missing or damaged."""
     try:
         listed = json.loads(files.read(kept_path(), _MAX_BYTES))
         return [Path(text) for text in listed["kernels"] if isinstance(text, str)]
@@ -64,14 +64,14 @@ def _places() -> Iterator[Path]:
 
 
 class OwnKernels:
-    """The variants of files and folders that a person has named; changes are seen at once.
+    """The variants in files and folders named by the user; changes on disk are picked up at once.
 
-    Of a folder, the `.cu` files that describe themselves count. Of two files of one name, the first
-    counts, and the other is a mistake.
+    In a folder, `.cu` files with a description count. Of two files with the same name, the first is
+    used and the other reported as a mistake.
 
     Args:
-        places: the files and folders of now, in order.
-        taken: names that an own kernel cannot have.
+        places: returns the current files and folders, in order.
+        taken: names that an own kernel must not have.
     """
 
     def __init__(
@@ -80,28 +80,29 @@ class OwnKernels:
         self._places = places
         self._taken = taken
         self._files: dict[str, KernelFile] = {}  # by id
-        self._clashes: dict[Path, str] = {}  # and the sentence
+        self._clashes: dict[Path, str] = {}  # and the error sentence
         self._looked_at: tuple[Path, ...] = ()
         self._lock = threading.Lock()
 
     def variants(self) -> tuple[Variant, ...]:
-        """All variants of this moment."""
+        """Return all current variants."""
         return tuple(f.variant for f in self._read() if f.variant is not None)
 
     @property
     def errors(self) -> tuple[KernelDescriptionError, ...]:
-        """The mistakes of this moment, at most one for each file."""
+        """Return the current mistakes, at most one for each file."""
         mistakes = [f.error for f in self._read() if f.error is not None]
         mistakes += [KernelDescriptionError(path, 1, why) for path, why in self._clashes.items()]
         return tuple(mistakes)
 
     def find(self, name: str) -> KernelFile | None:
-        """The file of this id."""
+        """Return the file of this id."""
         self._read()
         return self._files.get(name)
 
     def seen(self, name: str) -> KernelFile | None:
-        """`find` that reads no other file: None unless it was found in the same places before."""
+        """Return `find` without reading other files; None unless it was found in the same places
+        before."""
         with self._lock:
             known = self._files.get(name)
             if known is None or tuple(self._places()) != self._looked_at:
@@ -140,7 +141,7 @@ class OwnKernels:
 
 
 def has_description(source: Path) -> bool:
-    """Whether a `.cu` file has a description as a variant; no where it cannot be read."""
+    """True if a `.cu` file has a description; False if it cannot be read."""
     try:
         return has_block(read_text(source))
     except KernelDescriptionError:
@@ -148,7 +149,7 @@ def has_description(source: Path) -> bool:
 
 
 def describes_itself(source: Path) -> bool:
-    """Whether a description stands in a `.cu` file or beside it."""
+    """True if there is a description in a `.cu` file or beside it."""
     return sidecar_of(source).is_file() or has_description(source)
 
 
@@ -156,18 +157,18 @@ OWN: Final = OwnKernels(_places, LADDER.names)
 
 
 def all_variants() -> tuple[Variant, ...]:
-    """The ladder of both directions, then own kernels."""
+    """Return the ladder of both directions, then own kernels."""
     return (*LADDER.every(), *OWN.variants())
 
 
 def variants_for(problem: ProblemLike) -> tuple[Variant, ...]:
-    """The ladder and own kernels of a problem's direction."""
+    """Return the ladder and own kernels of a problem's direction."""
     wanted = "backward" in problem.features
     return tuple(v for v in all_variants() if v.is_backward == wanted)
 
 
 def find_variant(name: str) -> Variant:
-    """The variant with this id (`v05`) or name: of the ladder, or an own kernel.
+    """Return the variant of the ladder or own kernel with this id (`v05`) or name.
 
     Raises:
         UnknownName: there is none; the nearest names are in the text.
@@ -187,22 +188,22 @@ def find_variant(name: str) -> Variant:
 
 
 def usual_dtype(variants: Iterable[str | Variant]) -> Dtype:
-    """The dtype of a problem without one: FP16 if all variants take it, else the first dtype that
-    they have in common."""
+    """Return the default dtype of a problem: FP16 if all variants support it, else the first
+    dtype that they have in common."""
     taken = [variant.dtypes for variant in _known(variants)]
     common = [d for d in (taken[0] if taken else ()) if all(d in others for others in taken)]
     return common[0] if common and "float16" not in common else "float16"
 
 
 def usual_causal(variants: Iterable[str | Variant]) -> bool:
-    """Whether a problem that leaves the mask out is causal: where the variants compute no other."""
+    """Return the default mask of a problem: causal only if the variants support no other."""
     known = _known(variants)
     return bool(known) and all(False not in variant.causal for variant in known)
 
 
 def _known(variants: Iterable[str | Variant]) -> list[Variant]:
-    """None of them where one is to be chosen. Unknown names are left out: looking up the variant
-    reports them."""
+    """Return the named variants; empty if `auto` is among them. Unknown names are left out,
+    because looking up the variant reports them."""
     known: list[Variant] = []
     for variant in variants:
         if variant == AUTO:
@@ -213,12 +214,13 @@ def _known(variants: Iterable[str | Variant]) -> list[Variant]:
 
 
 def usual_head_dim(variant: Variant | None) -> int:
-    """D of a problem that leaves it out: 64 where the variant takes that, else its first one."""
+    """Return the default D of a problem: 64 if the variant supports it, else the variant's
+    first."""
     return 64 if variant is None or 64 in variant.head_dims else variant.head_dims[0]
 
 
 def variant_from(source: Path, name: str) -> Variant:
-    """The variant that a `.cu` file describes, to be launched from that file.
+    """Return the variant that a `.cu` file describes, launched from that file.
 
     Sources of older snapshots have no description block: they take that of variant `name`.
 
@@ -239,7 +241,7 @@ def variant_from(source: Path, name: str) -> Variant:
     return replace(find_variant(name), source=source)
 
 
-# The tuned config of a variant for a GPU and a class of problems, kept in one JSON file.
+# Tuned configs of variants for a GPU and a class of problems, stored in one JSON file.
 #
 # Problems of a class behave alike: same head_dim, mask and dtype, and sequence length and heads
 # within a factor of two. A config found for one of them serves for all.
@@ -252,21 +254,21 @@ _TRUST: tuple[Origin, ...] = ("predicted", "recorded", "measured")  # ascending
 
 @dataclass(frozen=True, slots=True)
 class TunedConfig(Stored):
-    """A config, the problem it was tuned for, and how."""
+    """A tuned config, its problem, and how it was found."""
 
     gpu: str
     variant: str
     problem_class: str
     config: Mapping[str, Integer]
-    problem: str  # label of the problem that was tuned
+    problem: str  # label of the tuned problem
     median_us: Microseconds
     origin: Origin
     when: str  # UTC, ISO 8601
     strategy: str
-    evaluations: int  # that the search made
+    evaluations: int  # number of evaluations in the search
 
     def describe(self) -> str:
-        """`B1 H8 S128 D64 fp16 (12.3 µs measured)`."""
+        """Return `B1 H8 S128 D64 fp16 (12.3 µs measured)`."""
         return f"{self.problem} ({format_us(self.median_us)} {self.origin})"
 
     def values(self) -> str:
@@ -274,14 +276,15 @@ class TunedConfig(Stored):
         return ", ".join(f"{k}={v}" for k, v in self.config.items()) or "no tunables"
 
     def outranks(self, other: TunedConfig) -> bool:
-        """True if `other` must not replace this entry: a prediction never replaces a
+        """True if `other` must not replace this entry, because a prediction never replaces a
         measurement."""
         return _TRUST.index(self.origin) > _TRUST.index(other.origin)
 
 
 def problem_class(problem: Problem) -> str:
-    """`D64 fp16 causal S129-256 BH5-8`: the powers of two that S and B·H lie between; and KV's,
-    where there are other keys than queries. `BH17-32 G4`: 4 query heads share a K/V head."""
+    """Return a class such as `D64 fp16 causal S129-256 BH5-8`, with the powers of two between
+    which S and B·H (and KV, if it differs from S) lie. `BH17-32 G4`: 4 query heads share a K/V
+    head."""
     dtype = SHORT_DTYPES[problem.dtype]
     mask = "".join(f" {word}" for word in problem.words())
     heads = _octave(problem.batch * problem.num_heads)
@@ -297,17 +300,17 @@ def _octave(size: int) -> str:
 
 
 def tuned_path() -> Path:
-    """`ATTUNE_TUNED` when set, else `tuned.json` in the user's data folder."""
+    """Return `ATTUNE_TUNED` if set, else `tuned.json` in the user's data folder."""
     if chosen := os.environ.get("ATTUNE_TUNED"):
         return Path(chosen).expanduser()
     return data_folder() / "tuned.json"
 
 
 def load_tuned(path: Path | None = None) -> list[TunedConfig]:
-    """Every entry; none when there is no file.
+    """Return every entry; empty if there is no file.
 
     Raises:
-        InvalidStore: the file cannot be read or is not one of ours.
+        InvalidStore: the file cannot be read or has another format.
     """
     path = path or tuned_path()
     try:
@@ -337,9 +340,9 @@ def load_tuned(path: Path | None = None) -> list[TunedConfig]:
 def find_tuned(
     gpu: str, variant: Variant, problem: Problem, path: Path | None = None
 ) -> TunedConfig | None:
-    """The entry for this GPU, variant and problem's class.
+    """Return the entry for this GPU, variant and problem's class.
 
-    None when there is none or when the variant would refuse its config by now.
+    None if there is none, or the present variant does not support its config.
 
     Raises:
         InvalidStore: as `load_tuned`.
@@ -354,7 +357,7 @@ def find_tuned(
 def keep_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
     """Save an entry in place of the one with the same GPU, variant and class.
 
-    A prediction never replaces a measurement: False, and nothing changed.
+    Return False, without changes, if the entry is a prediction and the saved one is measured.
 
     Raises:
         StoreError: the file cannot be read or written.
@@ -379,7 +382,7 @@ def forget_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
 
 @contextlib.contextmanager
 def _changing(path: Path | None) -> Iterator[dict[_Key, TunedConfig]]:
-    """Every entry by what it is for; what the caller leaves in is what the file then holds."""
+    """Yield all entries by key; write the dictionary back as the caller leaves it."""
     path = path or tuned_path()
     remedy = "free some disk space or set ATTUNE_TUNED to a file that can be written"
     with files.as_sentence(f"The tuned configs cannot be saved in {path}", remedy):
@@ -407,11 +410,12 @@ class ResolvedConfig:
 
     values: dict[str, int]
     origins: Mapping[str, ConfigOrigin] = field(default_factory=dict)  # by tunable
-    tuned: TunedConfig | None = None  # the entry that values were taken from
-    error: str = ""  # why the tuned configs could not be read; one sentence
+    tuned: TunedConfig | None = None  # the entry of tuned values
+    error: str = ""  # sentence why the tuned configs could not be read
 
     def describe(self) -> str:
-        """`default`, `tuned for B1 H8 S128 D64 fp16 (12.3 µs measured)`, `num_splits given, …`."""
+        """Return `default`, `tuned for B1 H8 S128 D64 fp16 (12.3 µs measured)`, `num_splits
+        given, …`."""
         if not self.origins:
             return "no tunables"
         origins = set(self.origins.values())
@@ -432,7 +436,8 @@ def not_offered(why: str) -> InvalidProblem:
 
 
 def check_given(variant: Variant, given: Mapping[str, int]) -> None:
-    """InvalidProblem for a tunable that the variant lacks, or a value that it does not offer."""
+    """Raise InvalidProblem for a tunable that the variant lacks, or a value that it does not
+    offer."""
     if (why := variant.unoffered(given)) is not None:
         raise not_offered(why)
 
@@ -440,17 +445,17 @@ def check_given(variant: Variant, given: Mapping[str, int]) -> None:
 def default_config(
     variant: Variant, given: Mapping[str, int], device: DeviceSpec | None = None
 ) -> dict[str, int]:
-    """The variant's defaults on a GPU, overridden by what is given; tuned configs are not asked."""
+    """Return the variant's defaults on a GPU, overridden by given values, without tuned configs."""
     return {**variant.default_config(device.num_sms if device is not None else None), **given}
 
 
 def fitting_defaults(
     variant: Variant, given: Mapping[str, int], problem: Problem, device: DeviceSpec | None
 ) -> dict[str, int]:
-    """The defaults, overridden by the given values.
+    """Return the defaults, overridden by the given values.
 
-    If they do not take the problem's head_dim (D = 256), the config that does and differs from them
-    in the fewest values.
+    If they do not support the problem's head_dim (D = 256), return the valid config that differs in
+    the fewest values.
     """
     values = default_config(variant, given, device)
     narrow = replace(problem, head_dim=variant.head_dims[0], head_dim_v=None)
@@ -471,14 +476,14 @@ def _distance(config: Mapping[str, int], values: Mapping[str, int]) -> tuple[int
 def resolve_config(
     variant: Variant, given: Mapping[str, int], problem: Problem, device: DeviceSpec | None
 ) -> ResolvedConfig:
-    """The config of an evaluation.
+    """Return the config of an evaluation.
 
-    A config without gaps is never changed. Values that are missing come from the entry kept for
-    this GPU, variant and class of problems, unless the variant refuses them beside those given.
-    Unknown names stay in, for `Variant.unsupported` to report.
+    A complete config is never changed. Missing values come from the tuned config for this GPU,
+    variant and class of problems, unless they are invalid with the given ones. Unknown names are
+    kept, for `Variant.unsupported` to report.
 
     Args:
-        device: None: not known, so that nothing was tuned for it.
+        device: None: not known, so tuned configs are not used.
     """
     values = fitting_defaults(variant, given, problem, device)
     origins: dict[str, ConfigOrigin] = {n: "given" if n in given else "default" for n in values}

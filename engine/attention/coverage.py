@@ -1,4 +1,4 @@
-"""Show which lines of a kernel's source ran: line ranges, sentences, and the source with marks."""
+"""Line coverage of a kernel's source: line ranges, sentences, and marked source."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LineRanges: TypeAlias = Annotated[tuple[LineRange, ...], MaxLen(4096)]
 
 @dataclass(frozen=True, slots=True)
 class LineCoverage(Stored):
-    """Which lines of device code in one source file the execution reached."""
+    """Coverage of the device code in one source file."""
 
     file: Line
-    lines: Count  # that hold statements of functions
-    not_run: LineRanges  # reached no time
-    partly_run: LineRanges  # of several statements on the line, one was not reached
-    not_compiled: LineRanges  # code that `#if` left out of this build
+    lines: Count  # number of lines with statements
+    not_run: LineRanges  # never executed
+    partly_run: LineRanges  # lines with several statements of which one was not executed
+    not_compiled: LineRanges  # code excluded by `#if`
 
     @property
     def lines_not_run(self) -> int:
@@ -41,7 +41,7 @@ def _count(ranges: LineRanges) -> int:
 
 
 def coverage_of(executed: ExecutedStatements, kernel: str) -> tuple[LineCoverage, ...]:
-    """Which lines ran, by file, that of the kernel first."""
+    """Return which lines ran, by file, the kernel's first."""
     ran: dict[str, set[int]] = defaultdict(set)
     skipped: dict[str, set[int]] = defaultdict(set)
     left_out: dict[str, set[int]] = defaultdict(set)
@@ -63,7 +63,7 @@ def coverage_of(executed: ExecutedStatements, kernel: str) -> tuple[LineCoverage
 
 
 def describe_lines(coverage: tuple[LineCoverage, ...]) -> str:
-    """One sentence on the source lines that were not executed."""
+    """Return one sentence on the source lines that were not executed."""
     if not coverage:
         return ""
     kernel, *headers = coverage
@@ -85,29 +85,29 @@ def describe_lines(coverage: tuple[LineCoverage, ...]) -> str:
     return f"Not executed, so not checked: {'; '.join(parts)}."
 
 
-_LARGE = 6  # lines of a block that are worth a word of their own
+_LARGE = 6  # minimum lines of a block that is reported
 _CONDITION = re.compile(r"^\s*(?:\}\s*else\s+)?(?:if|for|while)\b.*")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Lines that never ran, and what reaches them."""
+    """Lines that never ran, and their condition."""
 
     sentence: str
-    tunable: str = ""  # of which another value may reach it; empty: not known
+    tunable: str = ""  # tunable of which another value may reach the block; empty: not known
 
 
 def largest_block(
     source: str, coverage: LineCoverage, tunables: Mapping[str, Sequence[int]], config: Config
 ) -> Block | None:
-    """The condition of the largest block that never ran, and a config that reaches it.
+    """Return the largest block that never ran, with its condition and a tunable in it.
 
     Args:
-        source: the text of the file that `coverage` speaks of.
+        source: the text of the covered file.
         tunables: their values, by name.
 
     Returns:
-        None where no block of some size was left out.
+        None if there is no block of at least that size.
     """
     if not coverage.not_run:
         return None
@@ -119,7 +119,7 @@ def largest_block(
     if not condition:
         return None
     what = f"Lines {first}–{last}, the largest block that never ran, depend on `{condition}`: "
-    # Constants of the condition are often made of tunables further up.
+    # Constants in the condition are often computed from tunables further up.
     names = set(re.findall(r"\b[A-Z][A-Z0-9_]*\b", condition))
     made_of = {
         name
@@ -139,7 +139,7 @@ def largest_block(
 
 
 def _condition_above(lines: Sequence[str], index: int) -> str:
-    """The nearest condition above a line that is indented less than it, without its brace."""
+    """Return the nearest less-indented condition above a line, without its brace."""
     indent = len(lines[index]) - len(lines[index].lstrip())
     for line in reversed(lines[max(0, index - 200) : index]):
         if not line.strip() or line.lstrip().startswith(("//", "#")):
@@ -153,7 +153,7 @@ LEGEND = "✗ never ran, ◐ ran in part, · not compiled into this build"
 
 
 def marked_source(source: str, coverage: LineCoverage) -> str:
-    """The source with a sign before each line: see `LEGEND`."""
+    """Return the source with a sign before each line: see `LEGEND`."""
     signs: dict[int, str] = {}
     for ranges, sign in (
         (coverage.not_compiled, "·"),
@@ -170,7 +170,7 @@ _NAMED_RANGES = 6
 
 
 def _lines(ranges: tuple[LineRange, ...]) -> str:
-    """`line 7`, `lines 7–9 and 12`, the longest first, and how many more places there are."""
+    """Return `line 7` or `lines 7–9 and 12`, the longest first, and the number of other places."""
     ranges = tuple(sorted(ranges, key=lambda lines: lines[0] - lines[1]))
     words = format_ranges(ranges[:_NAMED_RANGES])
     more = len(ranges) - _NAMED_RANGES
@@ -181,5 +181,5 @@ def _lines(ranges: tuple[LineRange, ...]) -> str:
 
 
 def format_ranges(ranges: tuple[LineRange, ...]) -> list[str]:
-    """`7–9`, or `12` where it is one line."""
+    """Return `7–9`, or `12` for one line."""
     return [f"{first}–{last}" if last > first else f"{first}" for first, last in ranges]

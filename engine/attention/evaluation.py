@@ -62,7 +62,7 @@ CALIBRATED = "Calibrated on"  # stands in the reason of a prediction that rests 
 
 
 def method_of(origin: str, reason: str) -> str:
-    """Which of `METHODS` a time was predicted by; empty where that is not known."""
+    """Return the method in `METHODS` of a prediction; empty if not known."""
     if origin != "predicted":
         return ""
     return next((method for method in METHODS if f"By {method}" in reason), "")
@@ -70,7 +70,7 @@ def method_of(origin: str, reason: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Latency(Stored):
-    """One launch's time on the GPU named by the evaluation's device."""
+    """The time of one launch on the evaluation's device."""
 
     always_written: ClassVar[tuple[str, ...]] = ("kind", "samples_us")
 
@@ -95,7 +95,7 @@ class Latency(Stored):
             raise ValueError("every sample has its clock, or none has")
 
     def text(self) -> str:
-        """The time with its origin, its interval and why it is so."""
+        """Return the time with its origin, interval and reason."""
         return (
             f"{format_us(self.median_us)} {self.origin} "
             f"({format_us(self.low_us)} – {format_us(self.high_us)}); {self.reason}"
@@ -103,23 +103,22 @@ class Latency(Stored):
 
     @property
     def method(self) -> str:
-        """How it was predicted, by what its reason says; empty where that is not known."""
+        """Return the method of the prediction, from its reason; empty if not known."""
         return method_of(self.origin, self.reason)
 
     @property
     def basis(self) -> str:
-        """The origin, and the method of a prediction: `recorded`, `predicted by machine code`."""
+        """Return the origin and method: `recorded`, `predicted by machine code`."""
         return f"{self.origin} by {self.method}" if self.method else self.origin
 
     @property
     def is_simulated(self) -> bool:
-        """True if predicted by machine code alone, not calibrated on times that were taken."""
+        """True if predicted by machine code without calibration on known times."""
         return self.method == METHODS[0] and CALIBRATED not in self.reason
 
     @property
     def is_bound(self) -> bool:
-        """True if predicted by roofline only. Its CTA time is assumed, so pages show a lower bound
-        instead (`engine.model.equations.Terms.bound_us`)."""
+        """True if predicted by roofline only, in which case pages show a lower bound."""
         return self.method == METHODS[1] and CALIBRATED not in self.reason
 
 
@@ -136,7 +135,7 @@ class BaselineTiming(Stored):
 
 
 def baseline_label(name: str) -> str:
-    """A baseline by its name: `SDPA flash`, or `SDPA` where the backend is not known."""
+    """Return a baseline's label: `SDPA flash`, or `SDPA` if the backend is not known."""
     backend = name.removeprefix("sdpa ")
     return "SDPA" if backend.casefold() == "sdpa" else f"SDPA {backend}"
 
@@ -148,7 +147,7 @@ Limiter: TypeAlias = Literal["warps", "registers", "shared memory", "ctas", "doe
 
 @dataclass(frozen=True, slots=True)
 class Resources(Stored):
-    """What the compiler gave one pass on the target arch, plus its dynamic shared memory."""
+    """One pass' resources from the compiler for the target arch, plus its dynamic shared memory."""
 
     derived: ClassVar[tuple[str, ...]] = ("smem_bytes", "spill_bytes")
 
@@ -173,34 +172,32 @@ class Resources(Stored):
 
     @property
     def uses_local_memory(self) -> bool:
-        """Whether a thread has a stack, or spills."""
+        """True if a thread has a stack or spills."""
         return self.spill_bytes > 0 or self.stack_bytes > 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Occupancy(Stored, Tabular):
-    """How one pass fills the target GPU. `None` where the device row lacks the number of SMs."""
+    """Occupancy of one pass. Values are None if the device's number of SMs is not known."""
 
     derived: ClassVar[tuple[str, ...]] = ("occupancy", "limiter", "wave_efficiency")
     omitted_defaults: ClassVar[tuple[str, ...]] = ("idle_ctas",)
 
     ctas: Count
-    ctas_per_sm: PerSm  # resident at once; 0 when not even one fits
+    ctas_per_sm: PerSm  # resident at once; 0 if not even one fits
     active_warps_per_sm: PerSm
     max_warps_per_sm: PerSm
-    limits: Annotated[
-        Mapping[Line, Count], MaxLen(16)
-    ]  # CTAs per SM each resource alone would allow, in the order in which `limiter` names one
+    # CTAs per SM that each resource alone would allow, in the order in which `limiter` names one.
+    limits: Annotated[Mapping[Line, Count], MaxLen(16)]
     num_sms: SmCount | None
     waves: NotNegative | None  # useful CTAs / (ctas_per_sm · num_sms)
     tail_ctas: Count | None  # CTAs in the last, incomplete wave; 0 when it is full
     sm_fill: NotNegative | None  # SMs that get at least one useful CTA in the first wave, 0..1
-    thread_fill: (
-        NotNegative | None
-    )  # threads of useful CTAs / (num_sms · max threads per SM), may exceed 1
+    # Threads of useful CTAs / (num_sms · max threads per SM); may exceed 1.
+    thread_fill: NotNegative | None
     ctas_to_fill: Count | None  # CTAs of this size whose threads fill every SM's thread capacity
     reason: Sentence  # one sentence: what limits it and what would help
-    idle_ctas: Count = 0  # of those launched: splits that have no key to visit
+    idle_ctas: Count = 0  # launched CTAs of empty splits
 
     @property
     def occupancy(self) -> float:
@@ -215,17 +212,17 @@ class Occupancy(Stored, Tabular):
 
     @property
     def wave_efficiency(self) -> float | None:
-        """Waves / ⌈waves⌉; None where nothing fits or the number of SMs is not known."""
+        """Return waves / ⌈waves⌉; None if nothing fits or the number of SMs is not known."""
         return self.waves / math.ceil(self.waves) if self.waves else None
 
     @property
     def binding(self) -> tuple[str, ...]:
-        """Every resource that allows the fewest CTAs per SM; `limiter` is the first."""
+        """Return the resources that allow the fewest CTAs per SM; `limiter` is the first."""
         fewest = min(self.limits.values(), default=0)
         return tuple(name for name, n in self.limits.items() if n == fewest)
 
     def limited_by(self) -> str:
-        """The limiting resources in words: `registers and shared memory`."""
+        """Return the limiting resources in words: `registers and shared memory`."""
         names = {"ctas": "CTA slots"}
         return (
             " and ".join(names.get(n, n) for n in self.binding)
@@ -240,21 +237,21 @@ class Occupancy(Stored, Tabular):
 
     @property
     def gpu_fill(self) -> float | None:
-        """How full the GPU is, 0 to 1: the warp slots with work, over all waves of the launch.
+        """Return how full the GPU is, 0 to 1: the share of warp slots with work, over all waves.
 
-        A full SM's share (`occupancy`) of what the waves leave used (`wave_efficiency`).
+        It is `occupancy` × `wave_efficiency`.
         """
         return None if self.wave_efficiency is None else self.occupancy * self.wave_efficiency
 
     def launched(self) -> str:
-        """`64 CTAs`, or `4 of 64 CTAs with keys` where splits are empty."""
+        """Return `64 CTAs`, or `4 of 64 CTAs with keys` if splits are empty."""
         word = "CTA" if self.ctas == 1 else "CTAs"
         if not self.idle_ctas:
             return f"{format_count(self.ctas)} {word}"
         return f"{format_count(self.useful_ctas)} of {format_count(self.ctas)} {word} with keys"
 
     def rows(self) -> list[tuple[str, object]]:
-        """The figures in reading order, by name."""
+        """Return the figures in reading order, by name."""
         limits = ", ".join(f"{name} {count}" for name, count in self.limits.items())
         return [
             ("GPU filled", _shown(self.gpu_fill)),
@@ -307,12 +304,12 @@ class PassReport(Stored):
 
 @dataclass(frozen=True, slots=True)
 class CodeCounts(Stored):
-    """What the machine code of a launch executes, counted exactly, of all passes together."""
+    """Exact counts of the machine code that a launch executes, all passes together."""
 
-    code_sha256: Sha256  # of the code and the launches: equal ones run alike
+    code_sha256: Sha256  # of code and launches: equal hashes behave the same
     code_bytes: Count
-    instructions: Count  # a warp's
-    conflicts: Count  # shared wavefronts beyond those that are needed
+    instructions: Count  # warp instructions
+    conflicts: Count  # shared-memory wavefronts beyond those needed
     wavefronts: Count  # of shared memory
     sectors: Count  # of global memory, 32 bytes each
     local_sectors: Count  # spills and arrays on the stack
@@ -320,24 +317,25 @@ class CodeCounts(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Finding(Stored):
-    """A pattern the diagnosis recognised, in words, with how strongly it explains the error."""
+    """A pattern that the diagnosis recognised, in words, and the share of the error that it
+    explains."""
 
     omitted_defaults: ClassVar[tuple[str, ...]] = ("place",)
 
     pattern: Line  # "kv_split_seam", "tail_tile", "one_head", …
     sentence: Sentence
-    share: Share  # share of the wrong elements it covers, 0..1
+    share: Share  # covered share of the wrong elements, 0..1
     place: Line = ""  # "v02_all_threads.cu:113", where to look; empty where it is not known
 
     def text(self) -> str:
-        """What was found, where to look, and how much of the error it explains."""
+        """Return what was found, where to look, and the explained share of the error."""
         place = f" See {self.place}." if self.place else ""
         return f"{self.sentence}{place} ({self.share:.0%} of the wrong elements)"
 
 
 @dataclass(frozen=True, slots=True)
 class OutputError(Stored):
-    """How far one of several outputs is off: dQ, dK or dV."""
+    """The error of one of several outputs: dQ, dK or dV."""
 
     name: Name
     passed: bool
@@ -391,7 +389,7 @@ class Correctness(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Execution(Stored):
-    """How the kernel was really executed for the correctness check."""
+    """How the kernel was executed for the correctness check."""
 
     omitted_defaults: ClassVar[tuple[str, ...]] = ("partial",)
 
@@ -399,15 +397,14 @@ class Execution(Stored):
     build: Literal["fast", "check", "device"]
     schedule: Literal["in_order", "random", "reverse", "device"]
     seed: Integer
-    # Wall time of the execution on the CPU, also of machine code. Not a GPU latency; never shown as
-    # one.
+    # Wall time of the execution on the CPU, also of machine code; never shown as a GPU latency.
     cpu_execution_ms: NotNegative | None
     partial: Line = ""  # "partial: 12 of 131,072 CTAs"; empty where all ran
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Evaluation(Stored, Tabular):
-    """Everything that one evaluation found before it ended."""
+    """The result of one evaluation."""
 
     derived: ClassVar[tuple[str, ...]] = ("resources", "occupancy")
     omitted_defaults: ClassVar[tuple[str, ...]] = ("line_coverage", "counts")
@@ -439,13 +436,13 @@ class Evaluation(Stored, Tabular):
     baselines: Annotated[tuple[BaselineTiming, ...], MaxLen(16)] = ()
     notes: Annotated[
         tuple[Sentence, ...], MaxLen(64)
-    ] = ()  # what could not be found out, and why; one sentence each
+    ] = ()  # sentences on what is not known, and why
     log: Log = ""
     source_sha256: Sha256OrEmpty = ""
     flags: Annotated[tuple[Line, ...], MaxLen(128)] = ()
     # By file, the kernel's own first; only the CPU backend's check build knows.
     line_coverage: Annotated[tuple[LineCoverage, ...], MaxLen(64)] = ()
-    counts: CodeCounts | None = None  # of what was simulated
+    counts: CodeCounts | None = None  # of the simulated code
 
     def __post_init__(self) -> None:
         measured = self.latency is not None and self.latency.origin == "measured"
@@ -470,11 +467,11 @@ class Evaluation(Stored, Tabular):
 
     @property
     def main_pass(self) -> PassReport | None:
-        """The pass that does the work, see `Problem.main_of`; None where it was not compiled."""
+        """Return the main pass, see `Problem.main_of`; None if it was not compiled."""
         return self.problem.main_of(self.passes) if self.passes else None
 
     def rows(self) -> list[tuple[str, object]]:
-        """Everything that was found out, by name, in reading order."""
+        """Return all known figures, by name, in reading order."""
         return list(self._rows())
 
     def _rows(self) -> Iterator[tuple[str, object]]:
@@ -512,15 +509,14 @@ class Evaluation(Stored, Tabular):
 
     @property
     def executed_as(self) -> str:
-        """What was executed without a GPU: "machine code for sm_89, in software"; empty for a host
-        build."""
+        """Return "machine code for sm_89, in software", or an empty text for other backends."""
         if self.execution is None or self.execution.backend != "machine-code":
             return ""
         of = f" for {self.main_pass.resources.arch}" if self.main_pass is not None else ""
         return f"machine code{of}, in software"
 
     def bars(self) -> Bars:
-        """Its warm time and those of PyTorch's attention, as far as there are any."""
+        """Return a bar chart of its warm time and those of PyTorch's attention."""
         timed = {self.variant: self.latency}
         timed |= {baseline_label(b.name): b.latency for b in self.baselines}
         known = {name: x for name, x in timed.items() if x is not None}

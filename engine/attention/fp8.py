@@ -18,7 +18,7 @@ E4M3_LARGEST: Final = 448.0
 
 
 def e4m3_bytes(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-    """float32 → E4M3, round to nearest even; what is beyond its largest number becomes that."""
+    """Convert float32 to E4M3, rounding to nearest even and saturating at the largest number."""
     size = np.abs(values)
     above = np.clip(np.searchsorted(_E4M3_VALUES, size), 1, len(_E4M3_VALUES) - 1)
     low, high = _E4M3_VALUES[above - 1], _E4M3_VALUES[above]
@@ -29,7 +29,7 @@ def e4m3_bytes(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
 
 
 def e4m3_values(stored: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """E4M3 → float32, exact."""
+    """Convert E4M3 to float32, exactly."""
     table = np.concatenate([_E4M3_VALUES, [np.nan]]).astype(np.float32)
     values: npt.NDArray[np.float32] = (
         np.where(stored >> 7, -1, 1).astype(np.float32) * table[stored & 127]

@@ -17,9 +17,9 @@ from kernels.variant import BYTES_PER_ELEMENT, ProblemLike
 
 _Array = TypeVar("_Array", bound=npt.NDArray[Any])
 
-_SPARE_PAGES = 1  # that belong to no sequence: whoever reads them gets NaN
+_SPARE_PAGES = 1  # pages of no sequence, filled with NaN to detect reads
 _SEED = 21
-# By the bytes of an element: of FP8 (E4M3), of FP16 and BF16, and of FP32.
+# NaN patterns by bytes of an element: FP8 (E4M3), FP16 and BF16, FP32.
 _NAN_BITS: Mapping[int, np.uint8 | np.uint16 | np.uint32] = {
     1: np.uint8(0x7F),
     2: np.uint16(0x7FC1),
@@ -29,13 +29,13 @@ _NAN_BITS: Mapping[int, np.uint8 | np.uint16 | np.uint32] = {
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The pages of one problem's K, and of its V alike.
+    """The pages of one problem's K, and likewise of its V.
 
     A page is `[num_heads_kv, rows, head_dim]`, and the block table `[batch, per_sequence]`, int32.
     """
 
     problem: ProblemLike
-    rows: int  # keys of a page
+    rows: int  # keys per page
 
     @property
     def per_sequence(self) -> int:
@@ -47,7 +47,7 @@ class Pages:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Shape of K, and of V."""
+        """Return the shape of K, and of V."""
         return self.count, self.problem.kv_heads, self.rows, self.problem.head_dim
 
     @property
@@ -61,26 +61,26 @@ class Pages:
 
     @property
     def extra_bytes(self) -> int:
-        """The table, and what no key fills of K and V."""
+        """Return the bytes of the block table and of unfilled parts of pages of K and V."""
         p = self.problem
         keys_bytes = _kv_element_bytes(p) * p.batch * p.kv_heads * p.num_keys * p.head_dim
         return self.table_bytes + 2 * (self.kv_bytes - keys_bytes)
 
     def table(self) -> npt.NDArray[np.int32]:
-        """The block table: the page that holds the keys of a sequence from `i · rows` on, `[batch,
-        per_sequence]`."""
+        """Return the block table, `[batch, per_sequence]`: the page with the keys of a sequence
+        from `i · rows` on."""
         order = np.random.default_rng(_SEED).permutation(self.count)
         used = order[: self.problem.batch * self.per_sequence]
         return used.astype(np.int32).reshape(self.problem.batch, self.per_sequence)
 
     def scatter(self, tensor: _Array) -> _Array:
-        """K or V, `[batch, num_heads_kv, seqlen_kv, head_dim]`, as pages."""
+        """Return K or V, `[batch, num_heads_kv, seqlen_kv, head_dim]`, as pages."""
         batch, heads, keys, head_dim = tensor.shape
         nan = _NAN_BITS[tensor.itemsize]
         padded = np.full((batch, heads, self.per_sequence * self.rows, head_dim), nan)
         padded[:, :, :keys] = tensor.view(nan.dtype)
         for sequence, own in zip(padded, self.problem.seqlens or (), strict=False):
-            sequence[:, own:] = nan  # behind its last key
+            sequence[:, own:] = nan  # after its last key
         split = padded.reshape(batch, heads, self.per_sequence, self.rows, head_dim)
         pages = np.full(self.shape, nan)
         pages[self.table()] = split.transpose(0, 2, 1, 3, 4)

@@ -1,4 +1,4 @@
-"""variant × problem × config → a launch plan, and the plan compiled for an arch."""
+"""Make a launch plan from variant, problem and config, and compile it for an arch."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ if TYPE_CHECKING:
     from engine.attention.tensors import ByteArray, Inputs, RawArray
 
 MAX_THREADS = 1024  # per CTA: CUDA programming guide, technical specifications
-MAX_SMEM_BYTES = 2**31 - 1  # what a launch can be asked for: an int
-MAX_CLUSTER = 8  # CTAs of a cluster on every GPU that has them: the same
+MAX_SMEM_BYTES = 2**31 - 1  # a launch takes an int
+MAX_CLUSTER = 8  # portable cluster size, the same on every GPU with clusters
 MAX_CTA_REGISTERS = 65536
 
 
@@ -96,7 +96,7 @@ class ScratchBuffer:
     shape: tuple[int, ...]
     fill: ScratchFill
     element_bytes: int = 4
-    each_launch: bool = False  # filled again before each launch
+    each_launch: bool = False  # refilled before each launch
 
     @property
     def size_bytes(self) -> int:
@@ -104,7 +104,7 @@ class ScratchBuffer:
 
     @property
     def initial(self) -> npt.NDArray[np.uint8] | None:
-        """The buffer's bytes before the first launch; None where they are poison."""
+        """Return the buffer's bytes before the first launch; None for poison."""
         if self.fill == "poison":
             return None
         if self.fill == "zero":
@@ -115,7 +115,7 @@ class ScratchBuffer:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """One compilation (source and defines) and the launches that use it, in order."""
+    """One compilation (source and defines) and its launches, in order."""
 
     variant: str
     problem: Problem
@@ -125,22 +125,22 @@ class LaunchPlan:
     scratch: tuple[ScratchBuffer, ...]
     passes: tuple[PassLaunch, ...]
     arch_specific: bool = False  # the kernel needs the "a" target of its arch (sm_90a)
-    query_rows: int = 64  # of one CTA of the main pass
-    kv_rows: int | None = None  # K/V rows such a CTA visits at most; None: all of them
-    layouts: Mapping[str, Layout] = field(default_factory=dict)  # of tensors that are not bhsd
-    lse: Lse | None = None  # how `lse` is written, where it is
-    pages: Pages | None = None  # where K and V lie in pages
+    query_rows: int = 64  # query rows of a CTA of the main pass
+    kv_rows: int | None = None  # maximum K/V rows of such a CTA; None: all
+    layouts: Mapping[str, Layout] = field(default_factory=dict)  # of tensors not in bhsd
+    lse: Lse | None = None  # how `lse` is written, if it is
+    pages: Pages | None = None  # if K and V are paged
     include_folders: tuple[Path, ...] = ()
-    tf32: bool = False  # multiplies FP32 numbers in TF32, and says so
+    tf32: bool = False  # declared to multiply FP32 numbers in TF32
     out_fill: OutFill = "poison"
     cpp: CppStandard = "c++17"
     packed: bool = False  # Q, K and V are one tensor, `qkv`
-    repeatable: bool = True  # False: two runs may differ in bits, as sums by atomics do
-    cubins: tuple[Path, ...] = ()  # to be launched in place of a compiled source
+    repeatable: bool = True  # False: two runs may differ in bits, as with atomic sums
+    cubins: tuple[Path, ...] = ()  # launched in place of a compiled source
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """What is launched, each once."""
+        """Return the launched entries, each once."""
         return tuple(dict.fromkeys(p.entry for p in self.passes))
 
     @property
@@ -150,7 +150,7 @@ class LaunchPlan:
 
     @property
     def buffer_bytes(self) -> dict[str, int]:
-        """The size of every buffer that arguments may point to, by name."""
+        """Return the size in bytes of every buffer that arguments may point to, by name."""
         p = self.problem
         tensor = p.tensor_bytes
         sizes = {"q": tensor, "k": p.k_bytes, "v": p.v_bytes, "out": p.out_bytes}
@@ -179,7 +179,7 @@ class LaunchPlan:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The buffers that a kernel only reads."""
+        """Return the buffers that a kernel only reads."""
         if self.is_backward:
             return ("q", "k", "v", "out", DOUT, LSE)
         tensors = (PACKED,) if self.packed else ("q", "k", "v")
@@ -188,7 +188,7 @@ class LaunchPlan:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The buffers that hold results, the first what is looked at first."""
+        """Return the output buffers, the most important first."""
         if self.is_backward:
             return GRADIENTS
         return ("out",) if self.lse is None else ("out", LSE)
@@ -211,18 +211,18 @@ class LaunchPlan:
 
     @property
     def packs_sequences(self) -> bool:
-        """Whether Q, K, V and O hold sequences of different lengths without padding."""
+        """True if Q, K, V and O contain sequences of different lengths without padding."""
         return CU_SEQLENS_Q in self._of_features
 
     def tensors_of(self, inputs: Inputs) -> dict[str, RawArray | ByteArray | npt.NDArray[np.int32]]:
-        """The buffers of `inputs` by name, as the kernel reads them."""
+        """Return the buffers of `inputs` by name, in the kernel's layouts."""
         tensors = inputs.in_layouts(
             self.layouts, self.pages, packed=self.packed, packs_sequences=self.packs_sequences
         )
         return {name: tensors[name] for name in self.inputs}
 
     def output_of(self, raw: npt.NDArray[np.uint8]) -> RawArray:
-        """O as `[batch, num_heads, seqlen, head_dim]`, from the bytes that the kernel wrote."""
+        """Return O as `[batch, num_heads, seqlen, head_dim]`, from the kernel's output bytes."""
         from engine.attention.tensors import output_of, padded_output
 
         if self.packs_sequences:
@@ -231,19 +231,19 @@ class LaunchPlan:
 
     @property
     def inside(self) -> dict[str, tuple[str, int]]:
-        """Pointers that lead into a buffer of another name, (buffer, byte): packed Q, K and V."""
+        """Return pointers into a buffer of another name, as (buffer, byte): packed Q, K and V."""
         p = self.problem
         step = p.num_heads * p.head_dim * p.element_bytes
         return {name: (PACKED, n * step) for n, name in enumerate("qkv")} if self.packed else {}
 
     def addresses(self, of_buffers: Mapping[str, int]) -> dict[str, int]:
-        """Where every pointer leads, given the buffers' addresses."""
+        """Return the address of every pointer, given the buffers' addresses."""
         inside = {name: of_buffers[of] + byte for name, (of, byte) in self.inside.items()}
         return {**of_buffers, **inside}
 
     @property
     def refilled(self) -> dict[str, npt.NDArray[np.uint8]]:
-        """The bytes of the buffers that are filled before each launch, by name."""
+        """Return the contents of buffers that are refilled before each launch, by name."""
         fills = {s.name: s.initial for s in self.scratch if s.each_launch}
         if self.out_fill == "zero":
             fills["out"] = np.zeros(self.problem.out_bytes, np.uint8)
@@ -251,7 +251,7 @@ class LaunchPlan:
 
     @property
     def device_bytes(self) -> int:
-        """Global memory the call needs: Q, K, V, O, LSE, block table and scratch."""
+        """Return the bytes of the call: Q, K, V, O, LSE, block table and scratch."""
         return sum(self.buffer_bytes.values())
 
 
@@ -259,8 +259,8 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
     """Build the launch plan.
 
     Raises:
-        InvalidProblem: the variant does not take (problem, config) (callers who want a SKIPPED row
-            ask `variant.unsupported` first), or its formulas yield a launch that cannot exist.
+        InvalidProblem: the variant does not support (problem, config) (for a SKIPPED row, call
+            `variant.unsupported` first), or its formulas yield an invalid launch.
     """
     if (why := variant.unsupported(problem, config)) is not None:
         raise InvalidProblem(why, code="problem_not_taken")
@@ -337,7 +337,7 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
 
 
 def _cluster_mistake(launch: PassLaunch) -> str | None:
-    """Why no GPU launches such clusters, to end a sentence; None where there is no reason."""
+    """Return why no GPU launches such clusters, as the end of a sentence, or None."""
     if min(launch.cluster) < 1 or prod(launch.cluster) > MAX_CLUSTER:
         return f"with clusters of {launch.cluster} CTAs, and every GPU has 1 to {MAX_CLUSTER}"
     if any(n % size for n, size in zip(launch.grid, launch.cluster, strict=True)):
@@ -346,7 +346,7 @@ def _cluster_mistake(launch: PassLaunch) -> str | None:
 
 
 def _register_mistake(launch: PassLaunch) -> str | None:
-    """Why the warpgroups cannot hold so many registers, to end a sentence; None if they can."""
+    """Return why warpgroups cannot have so many registers, as the end of a sentence, or None."""
     budgets = launch.warpgroup_registers
     if not budgets:
         return None
@@ -422,9 +422,9 @@ def compile_plan(plan: LaunchPlan, arch: str) -> CompiledKernel:
 
 
 def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
-    """What `compile_plan` would return, if it is in the cache; None when it must be compiled.
+    """Return the cached result of `compile_plan`; None if it must be compiled.
 
-    None also where the compiler is missing or does not know the arch: compiling says why.
+    Also None if the compiler is missing or does not know the arch; compiling reports that.
     """
     try:
         if plan.cubins:
@@ -435,7 +435,7 @@ def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
 
 
 def known_report(plan: LaunchPlan, arch: str, find: FindReport) -> CompileReport | None:
-    """The compiler's report of `cached_kernel`, or the one that `find` knows by its key."""
+    """Return the compiler's report of `cached_kernel`, or the result of `find` for its key."""
     try:
         if plan.cubins:
             return compile_plan(plan, arch)
@@ -450,13 +450,13 @@ _Compile: TypeAlias = tuple[
 
 
 def _compile_of(plan: LaunchPlan, arch: str) -> _Compile:
-    """What `compile_kernel` is to compile."""
+    """Return the arguments of `compile_kernel`."""
     target = target_arch(plan, arch)
     return plan.source, plan.defines, target, plan.entries, plan.include_folders, plan.cpp
 
 
 def resources(plan: LaunchPlan, compiled: CompileReport) -> tuple[Resources, ...]:
-    """What each pass of the plan uses, in the plan's order."""
+    """Return the resources of each pass, in the plan's order."""
     return tuple(
         Resources(
             entry=p.entry,
@@ -475,12 +475,12 @@ def resources(plan: LaunchPlan, compiled: CompileReport) -> tuple[Resources, ...
 
 
 def target_arch(plan: LaunchPlan, arch: str) -> str:
-    """`sm_89` as it is, or `sm_90a` for plans that need arch-specific instructions."""
+    """Return `sm_89` unchanged, or `sm_90a` for plans that need arch-specific instructions."""
     return f"{arch}a" if plan.arch_specific and not arch.endswith("a") else arch
 
 
 def variant_sources(variant: Variant) -> Sources:
-    """The present source texts of a variant.
+    """Return the present source texts of a variant.
 
     Raises CompileError as `read_sources`. For a kernel in a cubin, the text ends with a line for
     each file, so that the hash covers the files too.
@@ -512,7 +512,7 @@ def analyse_plan(plan: LaunchPlan, arch: str) -> tuple[Analysis, ...]:
 
 
 def code_digest(plan: LaunchPlan, compiled: CompiledKernel) -> str:
-    """SHA-256 of the machine code and its launches: plans with equal digests run alike."""
+    """Return the SHA-256 of machine code and launches: plans with equal digests behave the same."""
     launches = [
         (p.grid, p.block, p.dynamic_smem_bytes, p.args, p.cluster, p.warpgroup_registers)
         for p in plan.passes
@@ -523,11 +523,11 @@ def code_digest(plan: LaunchPlan, compiled: CompiledKernel) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CountedPlan:
-    """What all passes of a plan execute together."""
+    """Counts of all passes of a plan together."""
 
     counts: CodeCounts
     tensor_flops: float
-    instructions: float  # of warps, without those of the tensor cores
+    instructions: float  # warp instructions, without those of tensor cores
 
 
 _counted: dict[tuple[str, str], CountedPlan] = {}
@@ -537,7 +537,7 @@ _MOST_COUNTED = 256
 def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
     """Count all passes of a plan together. Raises as `analyse`.
 
-    The counts of the last plans are kept: evaluating one again does not read its code again.
+    The counts of the last plans are cached.
     """
     key = (hashlib.sha256(compiled.cubin).hexdigest(), repr(plan))
     if (known := _counted.get(key)) is not None:
@@ -568,7 +568,7 @@ def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
 
 
 def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:
-    """The launch of the plan's pass `number`; one buffer has one address in all passes."""
+    """Return the launch of pass `number`; a buffer has the same address in all passes."""
     launch = plan.passes[number]
     addresses = plan.addresses({n: buffer_address(i) for i, n in enumerate(plan.buffer_bytes)})
     arguments = tuple(encode_argument(arg).with_addresses(addresses) for arg in launch.args)
@@ -582,7 +582,7 @@ def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:
 
 
 def plan_budget_mistake(plan: LaunchPlan, compiled: CompiledKernel) -> str | None:
-    """Why a plan's code exceeds its register budgets; None if it does not.
+    """Return why a plan's code exceeds its register budgets; None if it does not.
 
     Without nvdisasm, only the compiler's messages are known.
     """

@@ -15,7 +15,7 @@ from engine.base.errors import unknown
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A named problem. `source` says where the shape comes from."""
+    """A named problem. `source` is the origin of the shape."""
 
     name: str
     group: str
@@ -29,7 +29,7 @@ _FILE = Path(__file__).with_suffix(".toml")
 
 @cache
 def presets() -> tuple[Preset, ...]:
-    """Every preset, in the order in which they are offered; groups stand together."""
+    """Return every preset, in menu order, by group."""
     groups = tomllib.loads(_FILE.read_text(encoding="utf-8"))["groups"]
     return tuple(_preset(group, dict(raw)) for group in groups for raw in group["presets"])
 
@@ -43,7 +43,7 @@ def _preset(group: dict[str, Any], raw: dict[str, Any]) -> Preset:
 
 
 def find_preset(name: str) -> Preset:
-    """The preset with this name.
+    """Return the preset with this name.
 
     Raises:
         UnknownName: no such preset; the nearest names are in the text.
@@ -54,7 +54,7 @@ def find_preset(name: str) -> Preset:
     raise unknown("preset", name, (p.name for p in presets()))
 
 
-# The sets of problems that `bench --preset` measures.
+# Sets of problems for `bench --preset`.
 _SMALL = (
     *(Problem(1, 1, seqlen, 64) for seqlen in (64, 128, 256, 512)),
     *(Problem(1, heads, 128, 64) for heads in (8, 32, 64, 128, 256)),

@@ -12,7 +12,7 @@ from engine.base.errors import InvalidProblem
 from engine.base.schema import FieldError, Stored
 from kernels.variant import BYTES_PER_ELEMENT, Dtype, Feature
 
-# Larger values are almost certainly typing errors; index arithmetic stays within int64.
+# Larger values are probably typing errors; index arithmetic stays within int64.
 MAX_BATCH = 1 << 20
 MAX_HEADS = 1 << 12
 MAX_SEQLEN = 1 << 22
@@ -23,15 +23,15 @@ MAX_SEQUENCES = 1 << 12
 _T = TypeVar("_T")
 Direction: TypeAlias = Literal["forward", "backward"]
 KvDtype: TypeAlias = Literal["float8_e4m3"]
-# As a person may name them.
+# Accepted names.
 KV_DTYPES: Mapping[str, KvDtype] = {"fp8": "float8_e4m3", "float8_e4m3": "float8_e4m3"}
 
-# As tables name them.
+# Names in tables.
 SHORT_DTYPES: Mapping[Dtype, str] = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 # Sizes of K and V that may differ from those of Q.
 _OF_KV = {"seqlen_kv": "seqlen", "num_heads_kv": "num_heads"}
-# Fields that files leave out where they say nothing: versions before 5 of the format lack them.
+# Fields that files omit at their defaults; versions before 5 of the format lack them.
 _LEFT_OUT = (
     *("window", "softcap", "alibi", "sinks", "seqlens", "direction", "head_dim_v"),
     *("kv_dtype", "lse"),
@@ -180,7 +180,7 @@ class Problem(Stored):
             object.__setattr__(self, "seqlens", None)
 
     def _check_mask(self) -> None:
-        """InvalidProblem where the first query sees no key."""
+        """Raise InvalidProblem if the first query sees no key."""
         if self.num_keys >= self.seqlen or self.seqlens is not None:
             return
         hidden = self.seqlen - self.num_keys
@@ -200,7 +200,7 @@ class Problem(Stored):
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """Features that the problem needs beyond plain and square causal attention."""
+        """Return features that the problem needs beyond plain and square causal attention."""
         has_positions = self.causal or self.window is not None or self.alibi
         offset = has_positions and self.seqlen_kv is not None
         used: dict[Feature, bool] = {
@@ -218,11 +218,12 @@ class Problem(Stored):
 
     @property
     def kv_offset(self) -> int:
-        """Position of the first query: KV − S, so that the last one stands at the last key."""
+        """Return the position of the first query: KV − S, so that the last query is at the last
+        key."""
         return self.num_keys - self.seqlen
 
     def keys_seen(self, row: int) -> tuple[int, int]:
-        """(first key, key behind the last) that a query row sees."""
+        """Return (first key, key after the last) that a query row sees."""
         position = row + self.kv_offset
         first, end = 0, self.num_keys
         if self.window is not None:
@@ -230,17 +231,17 @@ class Problem(Stored):
         return first, min(end, position + 1) if self.causal else end
 
     def of_sequence(self, index: int) -> Problem:
-        """One sequence of a batch as a problem of its own."""
+        """Return one sequence of a batch as a problem."""
         if self.seqlens is None:
             return replace(self, batch=1)
         keys = self.seqlens[index]
         return replace(self, batch=1, seqlens=None, seqlen=min(self.seqlen, keys), seqlen_kv=keys)
 
     def with_keys(self, keys: int) -> Problem:
-        """A problem of the same kernel with so many keys and batch 1, to look at its CTAs.
+        """Return a problem of the same kernel with this many keys and batch 1, to examine its CTAs.
 
-        Decoding keeps its few queries; otherwise there are as many as keys. Where sequences have
-        lengths of their own there are two, the second a key shorter.
+        Decoding keeps its few queries; otherwise S = KV. For sequences of different lengths there
+        are two, the second shorter by one key.
         """
         keys = keys if self.seqlens is None else max(2, keys)
         few = self.seqlens is not None or "kv_offset" in self.features
@@ -253,7 +254,7 @@ class Problem(Stored):
 
     @property
     def num_keys(self) -> int:
-        """Rows of K and of V per head."""
+        """Return the rows of K and of V per head."""
         return self.seqlen if self.seqlen_kv is None else self.seqlen_kv
 
     @property
@@ -268,7 +269,7 @@ class Problem(Stored):
 
     @property
     def head_group(self) -> int:
-        """Query heads that read one K/V head: 1 without GQA."""
+        """Return the query heads per K/V head: 1 without GQA."""
         return self.num_heads // self.kv_heads
 
     @property
@@ -329,8 +330,8 @@ class Problem(Stored):
 
     @property
     def io_bytes(self) -> int:
-        """The fewest bytes the call moves: Q, K, V read once, O and LSE, where it is asked for,
-        written once; backward Q, K, V, O, dO and LSE read, and dQ, dK, dV written."""
+        """Return the minimum bytes of the call: Q, K, V read once, O and requested LSE written
+        once; backward Q, K, V, O, dO and LSE read, and dQ, dK, dV written."""
         forward = self.tensor_bytes + self.out_bytes + self.kv_bytes
         lse_bytes = 4 * self.batch * self.num_heads * self.seqlen
         if self.direction == "forward":
@@ -339,8 +340,8 @@ class Problem(Stored):
 
     @property
     def twice_scores(self) -> int:
-        """Twice the scores of one head of all sequences that the mask leaves, as FlashAttention
-        counts them: KV − S/2 keys a query where causal, and the exact number in a window."""
+        """Return twice the unmasked scores of one head of all sequences, as FlashAttention
+        counts them: KV − S/2 keys per query if causal, and the exact number with a window."""
         if self.seqlens is not None:
             return sum(self.of_sequence(i).twice_scores for i in range(self.batch))
         if self.window is not None:
@@ -357,8 +358,8 @@ class Problem(Stored):
         return forward if self.direction == "forward" else 5 * forward // 2
 
     def main_of(self, passes: Sequence[_T]) -> _T:
-        """The main pass's item, of one for each pass: the first; backward the second, as the first
-        computes D = rowsum(dO · O)."""
+        """Return the main pass's item of a sequence with one per pass: the first; backward the
+        second, because the first computes D = rowsum(dO · O)."""
         return passes[min(int(self.direction == "backward"), len(passes) - 1)]
 
     @property
@@ -367,13 +368,14 @@ class Problem(Stored):
         return 1.0 / math.sqrt(self.head_dim)
 
     def label(self) -> str:
-        """`B1 H8 S128 D64 fp16 causal` or `B1 H32 HKV8 S1 KV4096 D64 fp16`, for tables."""
+        """Return `B1 H8 S128 D64 fp16 causal` or `B1 H32 HKV8 S1 KV4096 D64 fp16`, for tables."""
         dtype = SHORT_DTYPES[self.dtype]
         words = " ".join((self.dims(), dtype, *self.words()))
         return f"B{self.batch} {self.heads()} {self.lengths()} {words}"
 
     def words(self) -> tuple[str, ...]:
-        """`("causal", "window128", "softcap50", "alibi", "sinks")`, as many as there are."""
+        """Return the features in words, such as `("causal", "window128", "softcap50", "alibi",
+        "sinks")`."""
         return (
             *(["causal"] if self.causal else []),
             *([f"window{self.window}"] if self.window is not None else []),
@@ -388,22 +390,22 @@ class Problem(Stored):
 
     @property
     def rest(self) -> tuple[object, ...]:
-        """A key of everything but batch and query heads; problems with the same key lie on one
-        curve over either."""
+        """Return a key of everything except batch and query heads; problems with equal keys lie
+        on one curve."""
         kind = (self.direction, self.words(), self.seqlens)
         return (self.lengths(), self.dims(), self.dtype, *kind)
 
     def dims(self) -> str:
-        """`D64`, or `D192 DV128` where V has other columns than K."""
+        """Return `D64`, or `D192 DV128` if V and K have different columns."""
         return f"D{self.head_dim}" + ("" if self.head_dim_v is None else f" DV{self.head_dim_v}")
 
     def heads(self) -> str:
-        """`H8`, or `H32 HKV8` where query heads share K/V heads."""
+        """Return `H8`, or `H32 HKV8` if query heads share K/V heads."""
         shared = "" if self.num_heads_kv is None else f" HKV{self.num_heads_kv}"
         return f"H{self.num_heads}{shared}"
 
     def lengths(self) -> str:
-        """`S128`, or `S1 KV4096` where there are other keys than queries."""
+        """Return `S128`, or `S1 KV4096` if K/V and Q have different lengths."""
         keys = "" if self.seqlen_kv is None else f" KV{self.seqlen_kv}"
         return f"S{self.seqlen}{keys}"
 
@@ -426,20 +428,22 @@ def _checked_softcap(softcap: object) -> float:
 
 
 def _scores_of_window(problem: Problem) -> int:
-    """Scores of one head and sequence within a window: Σ over its queries of the keys each sees.
+    """Return the scores of one head and sequence within a window: the sum of visible keys over its
+    queries.
 
-    Linear where the window meets neither end, so that the sum is one of arithmetic series.
+    The number is piecewise linear in the position, so the sum is one of arithmetic series.
     """
-    first, behind = problem.kv_offset, problem.num_keys  # positions of the first and past the last
+    # Positions of the first query and after the last.
+    first, behind = problem.kv_offset, problem.num_keys
     window = problem.window or problem.num_keys
-    reach = 1 if problem.causal else window  # keys seen from a position on
+    reach = 1 if problem.causal else window  # visible keys from a position on
     ends = _sum_clipped(first + reach, behind + reach, problem.num_keys)
     begins = _sum_clipped(first - window + 1, behind - window + 1, problem.num_keys)
     return ends - begins
 
 
 def _sum_clipped(start: int, stop: int, most: int) -> int:
-    """Σ of min(most, max(0, i)) for i from `start` to `stop` − 1."""
+    """Return Σ of min(most, max(0, i)) for i from `start` to `stop` − 1."""
     start, inside = max(start, 0), min(stop, most + 1)
     rising = max(0, inside - start) * (start + inside - 1) // 2
     above = max(0, stop - max(start, most + 1))
@@ -447,13 +451,13 @@ def _sum_clipped(start: int, stop: int, most: int) -> int:
 
 
 def features_of(problem: Problem) -> dict[str, Any]:
-    """The feature fields that are not at their defaults, by name."""
+    """Return the feature fields that are not at their defaults, by name."""
     values = {name: getattr(problem, name) for name in _LEFT_OUT}
     return {name: value for name, value in values.items() if value != _DEFAULTS[name]}
 
 
 def feature_options(problem: Problem) -> list[str]:
-    """The options of the command line that give a problem's features, the causal mask left out."""
+    """Return the command line options for a problem's features, without the causal mask."""
     values = {"window": problem.window, "softcap": problem.softcap}
     given = [f"--{name}={value:g}" for name, value in values.items() if value is not None]
     given += [f"--{name}" for name in ("alibi", "sinks", "lse") if getattr(problem, name)]
@@ -467,10 +471,11 @@ def feature_options(problem: Problem) -> list[str]:
 
 
 def parse_seqlens(text: str) -> tuple[int, ...]:
-    """`5,17,200`, or `uniform:COUNT:SHORTEST:LONGEST:SEED`: lengths drawn by a seed, 0 if left out.
+    """Parse `5,17,200`, or `uniform:COUNT:SHORTEST:LONGEST:SEED`: lengths drawn with a seed,
+    default 0.
 
     Raises:
-        InvalidProblem: the text is neither.
+        InvalidProblem: the text has neither form.
     """
     kind, _, rest = text.strip().partition(":")
     numbers = (rest if kind == "uniform" else text).split(":" if kind == "uniform" else ",")
@@ -491,7 +496,7 @@ def parse_seqlens(text: str) -> tuple[int, ...]:
 
 
 def _listed(lengths: tuple[int, ...]) -> str:
-    """`5,17,200`, or their number and ends where there are many."""
+    """Return `5,17,200`, or the number and the ends of many lengths."""
     if len(lengths) <= 4:
         return ",".join(map(str, lengths))
     return f"{lengths[0]},…({len(lengths)}),{lengths[-1]}"

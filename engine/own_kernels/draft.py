@@ -1,4 +1,4 @@
-"""Draft a description of a kernel from its declaration, for a person to check."""
+"""Draft a description of a kernel from its declaration, to be checked by the user."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from kernels.arguments import KNOWN
 from kernels.formula import RESERVED as _RESERVED
 from kernels.variant import PACKED, TENSORS, Dtype
 
-RESERVED: Final = _RESERVED | set(KNOWN)  # names that no buffer can have
+RESERVED: Final = _RESERVED | set(KNOWN)  # names not allowed for buffers
 _CTYPES: Final = {
     "int": "int32", "int32_t": "int32", "unsigned": "uint32", "unsigned int": "uint32",
     "uint32_t": "uint32", "uint": "uint32", "long": "int64", "long long": "int64",
@@ -86,7 +86,7 @@ _BF16: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The fields of the short form: formulas as in `kernels.formula`, C++ text, TOML lists."""
+    """The fields of the form: formulas as in `kernels.formula`, C++ text, TOML lists."""
 
     entry: str
     grid: tuple[str, str, str] = ("1", "1", "1")
@@ -97,16 +97,16 @@ class Draft:
     dtypes: tuple[str, ...] = ("float16",)
     causal: tuple[bool, ...] = (False,)
     layout: str = "bhsd"
-    keeps_macros: bool = True  # whether the usual -D macros are given
+    keeps_macros: bool = True  # pass the usual -D macros
     scratch: str = ""  # lines of the table
-    adds_to_out: bool = False  # so that O has to begin with zeros
-    others: tuple[str, ...] = ()  # the file's other kernels
-    later: tuple[Draft, ...] = ()  # of the launches that follow: their passes alone count
-    is_sure: bool = True  # of the entry's template arguments
-    is_checked: bool = False  # by a person: no reminders to look at a line
+    adds_to_out: bool = False  # O must be zero-initialized
+    others: tuple[str, ...] = ()  # other kernels of the file
+    later: tuple[Draft, ...] = ()  # of later launches, of which only the passes are used
+    is_sure: bool = True  # the entry's template arguments are certain
+    is_checked: bool = False  # by the user: without reminders to check lines
 
     def toml(self) -> str:
-        """The description as TOML."""
+        """Return the description as TOML."""
         check = "" if self.is_checked else "  # check"
         dtypes = ", ".join(map(json.dumps, self.dtypes))
         dims = self.head_dims
@@ -146,7 +146,7 @@ class Draft:
         ]
 
     def block(self) -> str:
-        """The description as the comment that a source holds."""
+        """Return the description as a comment for a source."""
         return f"/* attune\n{self.toml()}*/\n"
 
 
@@ -186,7 +186,7 @@ def draft_block(text: str, path: Path) -> str:
 
 
 def draft_of(text: str, kernel: Signature) -> Draft:
-    """The guess for one kernel of a file, and for those that have to be launched after it.
+    """Return the draft for one kernel of a file, including kernels to be launched after it.
 
     Raises:
         InvalidKernel: it is a kernel of FP8 tensors.
@@ -221,7 +221,7 @@ def draft_of(text: str, kernel: Signature) -> Draft:
 
 
 def in_sequence(text: str, kernels: Sequence[Signature]) -> tuple[Signature, ...]:
-    """The kernels that together compute attention, in the order of their launches.
+    """Return the kernels that together compute attention, in launch order.
 
     One alone where it takes Q, K, V and O, and no buffer of another one, unless that takes all four
     as well: two versions of a kernel do not follow each other. Otherwise those that the host code

@@ -1,7 +1,7 @@
-"""Take own kernels into use: for this process, or kept for all of this user's.
+"""The registry of own kernels: for this process, or for all processes of the user.
 
-Only a person adds one: on the command line, in the environment, or on the Tune page. No snapshot,
-journal or link does, as an own kernel is compiled and run with that person's rights.
+Only the user adds own kernels: on the command line, in the environment, or on the Tune page.
+Snapshots, journals and links cannot, because own kernels run with the user's rights.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from kernels.toml_block import KernelDescriptionError
 from kernels.variant import AUTO, KERNELS_DIR, Variant
 
 _MAX_BYTES: Final = 1 << 20
-_PARENT: Final = ".parent.json"  # of a copy: what it was made of
+_PARENT: Final = ".parent.json"  # of a copy: its parent
 _BROUGHT: Final = re.compile(r"[A-Za-z0-9_][\w.+-]{0,80}\.(?:cu|cuh|h|hpp|inl|toml|cubin)")
 
 
 def use_kernel(path: Path) -> Variant:
-    """Take a kernel into use in this process and those that it starts.
+    """Register a kernel in this process and in its child processes.
 
     Raises:
-        UnknownName: it is not called a .cu file.
+        UnknownName: the name does not end in .cu.
         InvalidKernel: there is no such file, it has no description (`block` is then one to
             paste), or there is a mistake in the description.
     """
@@ -50,12 +50,13 @@ def use_kernel(path: Path) -> Variant:
     return variant
 
 
-# What is no name of a variant; without a description `use_kernel` says what it takes.
+# Anything that is not a variant's name; without a description, `use_kernel` reports what is needed.
 _SOURCES: Final = (".cu", ".cubin", ".cuh", ".cpp", ".ptx", ".py")
 
 
 def kernel_named(text: str) -> str:
-    """A variant by its name as it is, or by the path of an own kernel, which is taken into use.
+    """Return a variant's name unchanged, or register the own kernel at this path and return its
+    name.
 
     Raises:
         UnknownName: there is no such file.
@@ -73,7 +74,7 @@ def kernel_named(text: str) -> str:
 
 
 def source_named(text: str) -> Path:
-    """The source of an own kernel. UnknownName where there is no such file."""
+    """Return the source of an own kernel. Raises UnknownName if there is no such file."""
     path = Path(text)
     if not path.expanduser().is_file():
         raise UnknownName(f"There is no file {text}: name a .cu file.")
@@ -81,17 +82,17 @@ def source_named(text: str) -> Path:
 
 
 def _described_by(path: Path) -> Path:
-    """The source that describes a cubin of its name, where there is one; else the file itself."""
+    """Return the source that describes the cubin with its name, if there is one; else the file."""
     source = path.with_suffix(".cu")
     return source if path.suffix == ".cubin" and source.is_file() else path
 
 
 def check_kernel(path: Path) -> Variant:
-    """The variant of a file that is to become an own kernel.
+    """Return the variant of a file that is to become an own kernel.
 
     Raises:
         UnknownName, InvalidKernel: as `use_kernel`.
-        InvalidCubin: machine code without a description, and damaged.
+        InvalidCubin: a damaged cubin without a description.
     """
     from engine.own_kernels.draft import draft_block
     from engine.own_kernels.draft_cubin import draft_of_cubin
@@ -129,7 +130,7 @@ def check_kernel(path: Path) -> Variant:
 
 
 def keep_kernel(path: Path) -> Variant:
-    """Take a kernel into use from now on, in every process of this user.
+    """Register a kernel permanently, for every process of this user.
 
     Raises:
         UnknownName, InvalidKernel: as `use_kernel`.
@@ -148,13 +149,13 @@ def keep_kernel(path: Path) -> Variant:
 
 
 def bring_files(contents: Mapping[str, bytes]) -> list[Path]:
-    """Keep files that were dropped on a page in one folder of the user's data, and name its `.cu`s.
+    """Store dropped files in a folder of the user's data; return its `.cu` files.
 
     Args:
-        contents: of each file, by its plain name: sources, headers, descriptions.
+        contents: contents by plain file name: sources, headers, descriptions.
 
     Raises:
-        InvalidKernel: a name is none of a source's, or no file is a `.cu`.
+        InvalidKernel: a name is not allowed, or no file is a `.cu`.
         StoreError: they cannot be written.
     """
     for name in contents:
@@ -182,9 +183,10 @@ def bring_files(contents: Mapping[str, bytes]) -> list[Path]:
 
 
 def fork_kernel(variant: Variant) -> Variant:
-    """Copy a kernel with what it includes into the user's data, and take the copy into use.
+    """Copy a kernel and its headers into the user's data, and register the copy.
 
-    Its parent's texts stand beside it, so that the difference is known whatever becomes of them.
+    The parent's texts are stored beside it, so that the difference stays known if the parent
+    changes.
 
     Raises:
         CompileError: a file cannot be read.
@@ -223,15 +225,15 @@ def fork_kernel(variant: Variant) -> Variant:
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """What a kernel was copied from."""
+    """The kernel from which another was copied."""
 
     id: str
     file: str  # the name of its source
-    texts: Mapping[str, str]  # as they were then, by the name in the copy's folder
+    texts: Mapping[str, str]  # at the time of the copy, by name in the copy's folder
 
 
 def parent_of(source: Path) -> Parent | None:
-    """The parent from which `fork_kernel` made this file; None for other files."""
+    """Return the parent of a file made by `fork_kernel`; None for other files."""
     try:
         raw = json.loads(files.read(source.with_name(f"{source.stem}{_PARENT}"), _MAX_BYTES))
         return Parent(str(raw["id"]), str(raw["file"]), dict(raw["texts"]))
@@ -240,7 +242,7 @@ def parent_of(source: Path) -> Parent | None:
 
 
 def forget_kernel(variant_id: str) -> None:
-    """Take a kept kernel off the list; the file stays. Raises StoreError as `keep_kernel`."""
+    """Remove a kernel from the list; its file is kept. Raises StoreError as `keep_kernel`."""
     _write([kept for kept in kept_kernels() if kept.stem != variant_id])
 
 

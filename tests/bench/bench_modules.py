@@ -35,7 +35,7 @@ root = Path.cwd()
 evaluating = module("engine.pipeline.evaluate", "engine.evaluate")
 previewing = module("engine.pipeline.request", "engine.pipeline.preview", "engine.preview")
 request_of = module("engine.pipeline.request", "engine.request").EvaluationRequest
-problem_of = module("engine.attention.problem", "engine.problem").Problem
+problem_of = module("engine.problem", "engine.attention.problem").Problem
 
 def entered(act):
     files = set()

@@ -30,8 +30,8 @@ def module(*names):
 
 preview = module("engine.pipeline.request", "engine.pipeline.preview", "engine.preview").preview
 request_of = module("engine.pipeline.request", "engine.request").EvaluationRequest
-compile_plan = module("engine.attention.plan", "engine.plan").compile_plan
-Problem = module("engine.attention.problem", "engine.problem").Problem
+compile_plan = module("engine.plan", "engine.attention.plan").compile_plan
+Problem = module("engine.problem", "engine.attention.problem").Problem
 
 requests = [
     request_of(variant, Problem(1, 8, seqlen, 64), gpu=gpu, backend="cpu")
