@@ -80,17 +80,29 @@ def _of_plateau(recommended: Recommendation) -> str:
     return f"{share} ({not_comparable(recommended.origin, recommended.plateau_origin)})"
 
 
+def now_note(now: pd.Series) -> str:
+    """Return the line below the present batch: `59.1 µs per launch predicted, SM fill 88%, …`."""
+    return (
+        f"{format_us(now['latency_us'])} per launch {now['origin']}, "
+        f"SM fill {now['sm_fill']:.0%}, thread fill {format_thread_fill(now['thread_fill'])}"
+    )
+
+
+def present(result: BatchResult) -> pd.Series:
+    """Return the line of the batch table for the present batch."""
+    return result.table[result.table["batch"] == result.problem.batch].iloc[0]
+
+
 def _tiles(result: BatchResult, axis: str) -> None:
     """Draw the present and the recommended batch, and the other targets in a line below."""
     recommended = result.recommended
     with tile_row():
-        now = result.table[result.table["batch"] == result.problem.batch].iloc[0]
+        now = present(result)
         tile(
             "Now",
             f"{axis} = {result.problem.batch:,}",
             _per_unit(now["speedup_per_unit"], now["origin"], result.table),
-            f"{format_us(now['latency_us'])} per launch {now['origin']}, "
-            f"SM fill {now['sm_fill']:.0%}, thread fill {format_thread_fill(now['thread_fill'])}",
+            now_note(now),
             term="The batch in the sidebar.",
         )
         tile(

@@ -130,8 +130,8 @@ def _differences(comparison: SessionComparison, differences: Differences) -> Non
             st.text(remark)
 
 
-def _rows(rows: Sequence[ComparedRow]) -> int:
-    """Draw all rows; return the index of the selected row."""
+def rows_table(rows: Sequence[ComparedRow]) -> pd.DataFrame:
+    """Return a line per row: verdict, times before and after with their origins, figures."""
     records = [
         {
             "verdict": _verdict(row),
@@ -149,10 +149,13 @@ def _rows(rows: Sequence[ComparedRow]) -> int:
         for row, record in zip(rows, figure_records(rows), strict=True)
     ]
     table = pd.DataFrame(records)
-    if table["session"].nunique() == 1:
-        table = table.drop(columns="session")
+    return table.drop(columns="session") if table["session"].nunique() == 1 else table
+
+
+def _rows(rows: Sequence[ComparedRow]) -> int:
+    """Draw all rows; return the index of the selected row."""
     event = tables.draw(
-        table,
+        rows_table(rows),
         rows=_ROWS,
         key="compare_rows",
         on_select="rerun",

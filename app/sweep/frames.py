@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from engine.base.errors import AttuneError
 from engine.base.units import format_speedup, format_us
-from engine.history.known_time import KnownTime, are_comparable, is_of_this_source, newest_of
+from engine.history import History
+from engine.history.known_time import KnownTime, are_comparable
 from engine.jobs.layout import JobProgress
+from engine.model.kernel import Kernel
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import SweepRow
 
@@ -95,37 +98,45 @@ def _against(sdpa: KnownTime, row: SweepRow) -> str | None:
     return format_speedup(sdpa.latency.median_us / row.median_us)
 
 
+def _taken(row: SweepRow, history: History) -> KnownTime | None:
+    """Return the history's time of a point; None also for a kernel that this machine lacks."""
+    try:
+        kernel = Kernel.of(row.variant, row.device, row.config)
+    except AttuneError:
+        return None
+    return history.taken(kernel, row.problem)
+
+
+def _fastest_sdpa(times: Sequence[KnownTime]) -> KnownTime | None:
+    warm = (t for t in times if t.is_sdpa and t.latency.kind == "device_warm")
+    return min(warm, key=lambda t: t.latency.median_us, default=None)
+
+
 def beside_known(
-    table: pd.DataFrame, rows: Mapping[str, SweepRow], times: Iterable[KnownTime], after: str
+    table: pd.DataFrame, rows: Mapping[str, SweepRow], history: History, after: str
 ) -> pd.DataFrame:
     """Return `table` with the columns `known µs`, `SDPA µs` and `against SDPA`, if any is known.
 
-    The first two column names include the origin: `SDPA µs, recorded`. Known times are of the
-    present source files. A ratio needs two measured or recorded times that were not imported,
+    The first two column names include the origin: `SDPA µs, recorded`. A known time is what
+    `History.taken` answers. A ratio needs two measured or recorded times that were not imported,
     because the method of imported times is not known.
 
     Args:
         table: by point.
         rows: by point.
-        times: of the sweep's GPUs.
     """
-    kernels: dict[tuple[object, ...], list[KnownTime]] = {}
-    sdpa: dict[tuple[object, ...], KnownTime] = {}
-    for t in times:
-        if t.latency.kind != "device_warm":
-            continue
-        at = (t.problem, t.device)
-        if t.is_sdpa:
-            sdpa[at] = min(t, sdpa.get(at, t), key=lambda x: x.latency.median_us)
-        elif is_of_this_source(t):
-            kernels.setdefault((t.name, *sorted(t.config.items()), *at), []).append(t)
+    sdpa: dict[tuple[object, ...], KnownTime | None] = {}  # by problem and GPU
+    names: dict[tuple[object, ...], set[str]] = {}  # of timed kernels: most points have no time
     known, baseline, against = [], [], []
     origins: tuple[set[str], set[str]] = (set(), set())  # origins of known times and of SDPA's
     for point in table.index:
         row = rows[point]
         at = (row.problem, row.device)
-        time = newest_of(kernels.get((row.variant, *sorted(row.config.items()), *at), ()))
-        torch = sdpa.get(at)
+        if at not in sdpa:
+            times = history.at(*at)
+            sdpa[at], names[at] = _fastest_sdpa(times), {t.name for t in times}
+        time = _taken(row, history) if row.variant in names[at] else None
+        torch = sdpa[at]
         for found, of in zip((time, torch), origins, strict=True):
             if found is not None:
                 of.add(found.latency.origin)

@@ -419,12 +419,10 @@ def _table(rows: FilteredRows, name: str) -> None:
 
 def _beside_known(table: pd.DataFrame, rows: FilteredRows, after: str) -> pd.DataFrame:
     """Return the frame with times of the same kernels and of PyTorch's SDPA in sessions."""
-    times = known_times.known()
-    if times is None or table.empty:
+    if table.empty:
         return table
-    devices = dict.fromkeys(row.device for row in rows.rows)
-    known = [t for device in devices for t in times.on(device)]
-    return frames.beside_known(table, {row.point: row for row in rows.rows}, known, after)
+    by_point = {row.point: row for row in rows.rows}
+    return frames.beside_known(table, by_point, known_times.history(), after)
 
 
 def _download(rows: FilteredRows, name: str) -> None:

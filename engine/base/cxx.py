@@ -1,4 +1,4 @@
-"""The host's C++ compiler, and what it builds, kept in the cache.
+"""The host's C++ compiler, and a cache of built files.
 
 A cache entry is a record (`engine.base.files`) that names a file beside it and the file's SHA-256.
 Built files carry their content's hash in their name and are renamed into place, so two processes
@@ -46,7 +46,7 @@ _LOW_PRIORITY = 19  # niceness
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A compiler that was found and answers."""
+    """A working compiler."""
 
     command: tuple[str, ...]
     family: Literal["gcc", "clang", "zig"]
@@ -54,14 +54,14 @@ class Toolchain:
 
     @property
     def preprocessed_language(self) -> str:
-        """What `-x` calls C++ that went through `-E`: zig has no name for it, and as no macro is
-        left defined it may be preprocessed again."""
+        """Return the `-x` language of preprocessed C++. zig has no name for it, so it is
+        preprocessed again, which is harmless because no macros are left."""
         return "c++" if self.family == "zig" else "c++-cpp-output"
 
     def runtime_flags(self) -> tuple[str, ...]:
-        """Flags for the project's own C++, which is never instrumented.
+        """Return flags for Attune's own C++, which is never instrumented.
 
-        Without debug lines, which nothing looks up in it and which take a quarter of a build.
+        Debug lines are left out: they are not used and take a quarter of the build time.
         """
         flags = ["-std=c++17", "-fPIC", "-w", "-march=native", "-g0", "-O2"]
         # Its functions call each other directly.
@@ -130,7 +130,7 @@ def _probe(command: tuple[str, ...]) -> Toolchain | None:
 
 @functools.lru_cache(maxsize=1)
 def host_cpu() -> str:
-    """What `-march=native` depends on: part of every cache key, as caches move between machines."""
+    """Return the CPU properties on which `-march=native` depends, for cache keys."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -140,11 +140,11 @@ def host_cpu() -> str:
 
 
 def build_library(source: Path, *, low_priority: bool = False) -> Path:
-    """A C++ file of the project's own as a shared library of plain C functions.
+    """Build a C++ file of Attune as a shared library of plain C functions.
 
     Args:
-        source: includes headers of its own folder alone; the folder's files are the cache key.
-        low_priority: whatever else runs goes first: for what is built ahead of its use.
+        source: may only include headers of its folder, whose files are the cache key.
+        low_priority: run with low priority, for builds ahead of their use.
 
     Raises:
         CompileError: it does not compile, or cannot be written to the cache.
@@ -163,7 +163,7 @@ def build_library(source: Path, *, low_priority: bool = False) -> Path:
 
 
 def find_library(source: Path) -> Path | None:
-    """What `build_library` has built of this file; None where it has not. Raises ToolMissing."""
+    """Return the library built by `build_library` from this file, or None. Raises ToolMissing."""
     toolchain = find_toolchain()
     return find_built(_library_name(source, toolchain, library_flags(toolchain)))
 
@@ -199,18 +199,18 @@ def run_compiler(
     """Run the compiler so that it writes the file `output` of the folder.
 
     Args:
-        source: what to name in errors.
+        source: name in error messages.
         first_error: the sentence for a log; the log's own first error where it is not given.
         low_priority: whatever else runs goes first.
 
     Raises:
-        CompileError: it fails, does not end, or ends without the file.
+        CompileError: it fails, does not end, or does not write the file.
     """
     log = bytearray()
 
     def keep_head(stream: IO[bytes]) -> None:
         while chunk := stream.read1(1 << 16):  # type: ignore[attr-defined]
-            log.extend(chunk[: MAX_COMPILER_LOG_BYTES - len(log)])  # what follows is dropped
+            log.extend(chunk[: MAX_COMPILER_LOG_BYTES - len(log)])  # the rest is dropped
 
     # A group of its own, because a compiler driver's passes outlive the driver when it is killed.
     with subprocess.Popen(
@@ -268,7 +268,7 @@ _build_locks_guard = threading.Lock()
 
 @contextlib.contextmanager
 def _building(name: str) -> Iterator[None]:
-    """One build of a thing at a time in this process."""
+    """Allow one build of a name at a time in this process."""
     with _build_locks_guard:
         lock = _build_locks.setdefault(name, threading.Lock())
     with lock:
@@ -277,7 +277,7 @@ def _building(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _building_alone(name: str) -> Iterator[None]:
-    """One build of a thing at a time on this machine, if the cache can be written."""
+    """Allow one build of a name at a time on this machine, if the cache is writable."""
     folder = cache_root() / "cpu"
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
@@ -289,7 +289,7 @@ def _building_alone(name: str) -> Iterator[None]:
 def find_or_build(
     name: str, build: Callable[[Path], Path], *, alone: bool = False, suffix: str = ".so"
 ) -> tuple[Path, float]:
-    """Find what was built under this name, or build it.
+    """Return the file built under this name; build it if necessary.
 
     Returns:
         The file, and the seconds it took to build; 0.0 when it was found.
@@ -341,7 +341,7 @@ def _find(folder: Path, name: str) -> Path | None:
         digest = _digest(path, status.st_ino, status.st_size, status.st_mtime_ns)
         return path if digest == record["sha256"] and is_private(path) else None
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # it is built again
+        return None  # rebuilt
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,8 +1,8 @@
 """Statuses of evaluations and their steps, and the tree of exceptions.
 
 An error's text is one sentence (or two) that says what is wrong, why, and what to do. Pages and the
-command line print it as it is; anything that is not an `AttuneError` is our own bug. Its `code`
-says which sentence it is and stays where the words change: programs and tests ask for it.
+command line print it unchanged; any other exception is a bug of Attune. Its `code` identifies the
+sentence independently of its wording, for programs and tests.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Status(StrEnum):
     LAUNCH_ERROR = "LAUNCH_ERROR"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     INCORRECT = "INCORRECT"
-    RACE = "RACE"  # two accesses that nothing orders
-    OUT_OF_BOUNDS = "OUT_OF_BOUNDS"  # memory that is not its own
+    RACE = "RACE"  # two unordered accesses
+    OUT_OF_BOUNDS = "OUT_OF_BOUNDS"  # access outside of a buffer
     CRASHED = "CRASHED"
     TIMEOUT = "TIMEOUT"
     THROTTLED = "THROTTLED"
@@ -35,7 +35,7 @@ FAULTS = frozenset({Status.LAUNCH_ERROR, Status.RACE, Status.OUT_OF_BOUNDS, Stat
 
 
 class AttuneError(Exception):
-    """Base of every expected failure. `code` names the sentence; "" is one that has none yet."""
+    """Base of every expected failure. `code` names the sentence; empty if it has no code yet."""
 
     def __init__(self, message: str = "", *, code: str = "") -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class BadInput(AttuneError):
 
 
 class InvalidProblem(BadInput):
-    """A shape, dtype or config that cannot exist or does not fit."""
+    """An invalid or unsupported shape, dtype or config."""
 
 
 class UnknownName(BadInput):
@@ -60,7 +60,7 @@ _MOST_LISTED = 24
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
-    """The error for a name that is not in its list: nearest names, else the list's first ones."""
+    """Return the error for an unknown name, with the nearest names, else the list's first ones."""
     names = list(known)
     code = f"unknown_{kind.replace(' ', '_')}"
     if not names:
@@ -81,9 +81,9 @@ def _unpadded(name: str) -> str:
 
 
 class InvalidKernel(BadInput):
-    """A kernel whose description has a mistake; the text then starts with `file.cu:line`.
+    """A kernel with a mistake in its description; the text then starts with `file.cu:line`.
 
-    `block` is a description to paste where there is none.
+    `block` is a description to paste if there is none.
     """
 
     def __init__(self, message: str, block: str = "", *, code: str = "") -> None:
@@ -104,7 +104,7 @@ class InvalidBuild(CompileError, BadInput):
 
 
 class InvalidCubin(CompileError, BadInput):
-    """A file that is no cubin, or one that is damaged."""
+    """A file that is not a cubin, or a damaged cubin."""
 
 
 class ToolMissing(AttuneError):
@@ -112,7 +112,7 @@ class ToolMissing(AttuneError):
 
 
 class ExecutionError(AttuneError):
-    """A kernel did not run to its end; `log` holds the messages."""
+    """A kernel's execution did not finish; `log` has the messages."""
 
     def __init__(self, message: str, log: str = "", *, code: str = "") -> None:
         super().__init__(message, code=code)
@@ -124,7 +124,7 @@ class MeasureError(AttuneError):
 
 
 class SnapshotError(BadInput):
-    """A snapshot that is damaged, foreign, too large or of an unknown version."""
+    """A snapshot that is damaged, in another format, too large or of an unknown version."""
 
 
 class StoreError(AttuneError):

@@ -1,12 +1,12 @@
-"""Files on disk: written whole, locked, in the data folder, as entries of the cache; and journals.
+"""Files on disk: atomic writes, locks, the data folder, cache entries and journals.
 
 A file is written under a temporary name in its own folder, made durable and renamed. A kill at any
 moment, a full disk or a second process leaves the old state or the whole new file. Failures come up
 as OSError; `as_sentence` turns them into one.
 
-The cache holds what can be made again: compiled kernels, host libraries, simulated times. An entry
-is one file: a line of JSON (SHA-256 and size of the rest), then the payload. A damaged entry reads
-as absent, and a disk that is full, read-only or missing only costs the time to make it again.
+The cache has reproducible data: compiled kernels, host libraries, simulated times. An entry is one
+file: a line of JSON (SHA-256 and size of the rest), then the payload. A damaged entry counts as
+missing, and if the disk is full, read-only or missing, data are recomputed.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ TEMPORARY_MAX_AGE_S = 3_600.0
 
 # Errors of a full or broken disk, independent of the file.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-# What file systems without hard links answer to link().
+# Errors of link() on file systems without hard links.
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 @contextlib.contextmanager
 def as_sentence(what: str, remedy: str = "", *, named: bool = False) -> Iterator[None]:
-    """An OSError as a StoreError: `what (No space left on device): remedy.`
+    """Convert an OSError to a StoreError: `what (No space left on device): remedy.`
 
     Args:
-        named: a person named the file: UnknownName, unless the disk is at fault.
+        named: the user named the file: return UnknownName, unless the disk is the cause.
     """
     try:
         yield
@@ -73,17 +73,17 @@ def make_folder(folder: Path) -> None:
 
 
 def read(path: Path, most: int) -> bytes:
-    """At most `most` bytes of a regular file.
+    """Return at most `most` bytes of a regular file.
 
     Raises:
-        OSError: it is not there, cannot be read, or is a folder, pipe or device.
+        OSError: it does not exist, cannot be read, or is a folder, pipe or device.
     """
     with open_regular(path) as file:
         return file.read(most)
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """A regular file, for reading; raises as `read` does."""
+    """Open a regular file for reading. Raises as `read`."""
     # Without O_NONBLOCK the opening of a pipe would wait for a writer.
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     file = os.fdopen(fd, "rb")
@@ -94,10 +94,10 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def write(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a file, in place of the one that is there.
+    """Write a file, replacing an existing one.
 
     Args:
-        durable: wait for the disk. Not needed for what can be made again.
+        durable: wait for the disk. Not needed for reproducible data.
     """
     path = Path(os.path.realpath(path))  # a link stays one
     if path.exists() and not path.is_file():  # such as /dev/stdout
@@ -138,7 +138,7 @@ def _temporary(folder: Path, fill: Callable[[IO[bytes]], object], durable: bool)
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename in one step, and never over an existing file (FileExistsError)."""
+    """Rename atomically, without replacing an existing file (FileExistsError)."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -181,7 +181,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def lock(path: Path) -> FileLock:
-    """The lock on `path`, to be used in a `with`: it waits for other processes.
+    """Return the lock on `path` as a context manager, which waits for other processes.
 
     The file is created when there is none, its content is left alone, and the system gives the lock
     back when the process dies.
@@ -198,7 +198,7 @@ def lock(path: Path) -> FileLock:
 
 
 def try_lock(path: Path) -> FileLock | None:
-    """The lock on `path`, taken and held until its `release()`; None when it is taken already.
+    """Take the lock on `path` until its `release()`; return None if another process holds it.
 
     Raises:
         OSError: as `lock`.
@@ -214,7 +214,7 @@ def try_lock(path: Path) -> FileLock | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock on an existing file."""
+    """True if a process holds the lock on an existing file."""
     # A shared lock, so that two processes that probe do not block each other.
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -226,18 +226,18 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-# Where Attune keeps what a person made, and the platform's folders.
+# The user's data folder, and the platform's folders.
 
 
 def data_folder() -> Path:
-    """`ATTUNE_DATA_DIR`, or the platform's folder for the user's data."""
+    """Return `ATTUNE_DATA_DIR`, or the platform's folder for the user's data."""
     if chosen := os.environ.get("ATTUNE_DATA_DIR", "").strip():
         return Path(chosen).expanduser()
     return platform_folder("data")
 
 
 def platform_folder(kind: Literal["data", "cache"]) -> Path:
-    """The platform's folder for the user's data, or for what can be made again."""
+    """Return the platform's folder for the user's data, or for caches."""
     try:
         import platformdirs
     except ImportError:  # a machine that only measures may lack it
@@ -246,7 +246,7 @@ def platform_folder(kind: Literal["data", "cache"]) -> Path:
     return path_of("attune", appauthor=False)
 
 
-# Where this Attune stands: in a checkout, or installed among other people's packages.
+# The location of this Attune: a checkout or an installation.
 
 # The folder that holds `app`, `engine` and `kernels`, in a checkout and in site-packages.
 PACKAGES: Final = Path(__file__).resolve().parents[2]
@@ -256,7 +256,7 @@ _SHIPPED: Final = PurePosixPath("share/attune/sessions")
 
 @cache
 def version() -> str:
-    """Attune's own version: of the checkout where this is one, else of what is installed."""
+    """Return Attune's version, of the checkout or the installation."""
     if _PROJECT.is_file():
         project = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]
         return str(project["version"])
@@ -264,7 +264,7 @@ def version() -> str:
 
 
 def shipped_sessions() -> Path:
-    """The folder of the snapshots that ship; it may be missing.
+    """Return the folder of shipped snapshots, which may be missing.
 
     The installer says where it put them: below the environment, the user's folder or a `--target`.
     """
@@ -280,14 +280,14 @@ def shipped_sessions() -> Path:
     return Path(sysconfig.get_path("data")) / _SHIPPED
 
 
-# The cache: what can be made again.
+# The cache of reproducible data.
 
 _MAGIC = "attune-cache-1"
 _MAX_ENTRY = 256 << 20
 
 
 def cache_root() -> Path:
-    """The folder everything Attune can rebuild lives in; it may not exist yet.
+    """Return the cache folder, which may not exist yet.
 
     `ATTUNE_CACHE_DIR` when set, else the platform's user cache folder.
     """
@@ -297,10 +297,10 @@ def cache_root() -> Path:
 
 
 def check_root() -> str:
-    """Check that the cache folder can be written: without it each build takes a minute again.
+    """Check that the cache folder is writable. Without it, each build takes a minute again.
 
     Returns:
-        What is wrong with it, empty where nothing is. It may still hold entries.
+        What is wrong with it; empty if nothing. It may still have entries.
 
     Raises:
         InvalidProblem: `ATTUNE_CACHE_DIR` names a folder that is not there and cannot be made.
@@ -325,7 +325,7 @@ def check_root() -> str:
 
 
 def read_entry(path: Path) -> bytes | None:
-    """The payload of the entry at `path`; None when it is absent, unreadable or damaged."""
+    """Return the payload of the entry at `path`; None if it is missing, unreadable or damaged."""
     try:
         if not is_private(path.parent) or not is_private(path):
             return None
@@ -351,7 +351,7 @@ def make_private(folder: Path) -> bool:
     """Create a folder that only this user writes; an own one is closed to others.
 
     Returns:
-        False where it is somebody else's.
+        False if it belongs to another user.
 
     Raises:
         OSError: it cannot be created.
@@ -364,7 +364,7 @@ def make_private(folder: Path) -> bool:
 
 
 def write_entry(path: Path, payload: bytes) -> bool:
-    """Store `payload` at `path`, all or nothing. False when the disk does not take it."""
+    """Store `payload` at `path` atomically; return False on a write error."""
     try:
         if not make_private(path.parent):
             return False
@@ -379,7 +379,7 @@ def _header(payload: bytes) -> bytes:
     return json.dumps(fields).encode("ascii")
 
 
-# Journals: append-only files of JSON lines, of what happened to jobs, sweeps and sessions.
+# Journals: append-only files of JSON lines with the events of jobs, sweeps and sessions.
 #
 # Every event is one `os.write` to a file opened with O_APPEND, so events of several processes
 # never interleave. It begins and ends with a newline: one that a crash or a full disk cut off then
@@ -411,7 +411,7 @@ def append_event(path: Path, event: Mapping[str, Any], remedy: str = CACHE_REMED
 
 
 def read_events(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
-    """The complete events after byte `offset`, and the offset to go on from.
+    """Return the complete events after byte `offset`, and the next offset.
 
     Lines that are no JSON object (empty, cut off by a full disk, nested too deeply) are passed
     over.
@@ -425,7 +425,7 @@ def read_events(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def read_lines(path: Path, offset: int) -> tuple[list[bytes], int]:
-    """The complete lines after byte `offset`, whatever they hold, and the offset to go on from.
+    """Return the complete lines after byte `offset`, and the next offset.
 
     Raises:
         StoreError: as `read_events`.
@@ -454,7 +454,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def parse_event(line: bytes) -> dict[str, Any] | None:
-    """The event of a line, or None where it is none."""
+    """Parse the event of a line; None if it is invalid."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
@@ -463,7 +463,7 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
 
 
 def make_cupy_folder() -> None:
-    """To be called before CuPy is imported: a home that cannot be written must not end a run."""
+    """Call before importing CuPy, so that an unwritable home does not end a run."""
     folder = Path(os.environ.get("CUPY_CACHE_DIR", "~/.cupy/kernel_cache"))
     try:
         folder.expanduser().mkdir(parents=True, exist_ok=True)

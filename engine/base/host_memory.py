@@ -1,4 +1,4 @@
-"""Host memory that is free, of the machine or of the container."""
+"""Free host memory of the machine or the container."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_FROM_HEAP, _MOST_KEPT = 32 << 20, 128 << 20  # bytes; the first is the mos
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what is freed, in arrays up to 32 MiB and 128 MiB in all, for the next ones.
+    """Let glibc keep freed memory for reuse, for arrays up to 32 MiB and 128 MiB in total.
 
     It gives them back to the system otherwise, which fills each page with zeros before it is used
     again: a third of the processor time of arithmetic on arrays of a few MiB. Elsewhere nothing
@@ -28,7 +28,7 @@ def keep_freed_memory() -> None:
 def available_host_memory(
     proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Bytes that can be allocated without swapping, or None where the system does not say.
+    """Return the bytes that can be allocated without swapping, or None if unknown.
 
     The kernel's MemAvailable and the limits of the control group (containers), whichever is less.
 
@@ -77,7 +77,7 @@ def _own_group(proc: Path, controller: str) -> str | None:
 
 
 def _least_free(root: Path, group: str, limit: str, usage: str, cache: str) -> int | None:
-    """The tightest limit on the way from the process's group up to the root.
+    """Return the tightest limit from the process's group up to the root.
 
     Inside a container the group's path may not exist below the mounted root; then the root itself
     is the container's group.
@@ -97,7 +97,7 @@ def _least_free(root: Path, group: str, limit: str, usage: str, cache: str) -> i
 
 
 def _reclaimable(stat: Path, field: str) -> int:
-    """File cache that counts as used but gives way."""
+    """Return the file cache, which counts as used but is reclaimable."""
     for line in _read(stat).splitlines():
         name, _, value = line.partition(" ")
         if name == field:

@@ -1,4 +1,4 @@
-"""Arguments of a launch, as in the plan and as bytes for the kernel.
+"""Launch arguments: as in the plan, and encoded as bytes for the kernel.
 
 Both backends encode arguments here, so that a kernel sees the same bytes on either, except for
 tensor maps, whose bytes on a GPU only the driver knows.
@@ -30,7 +30,7 @@ SWIZZLE_CODES: Final[Mapping[int, int]] = {0: 0, 32: 1, 64: 2, 128: 3}
 _TENSOR_MAP_BYTES: Final = 128  # of a CUtensorMap, which is aligned to 64
 _TENSOR_MAP_MAGIC: Final = 0x434F48544D41
 
-# What the kernel's parameter must be: pointer, integer, floating-point number or structure.
+# Kind of the kernel's parameter: pointer, integer, floating-point number or structure.
 ParameterKind: TypeAlias = Literal["p", "i", "f", "s"]
 
 
@@ -77,7 +77,8 @@ class TensorMapArg:
 
     @property
     def mistake(self) -> str | None:
-        """What `cuTensorMapEncodeTiled` would refuse, to end a sentence; None where it takes it."""
+        """Return why `cuTensorMapEncodeTiled` would refuse it, as the end of a sentence, or
+        None."""
         row_bytes = self.box[0] * self.element_bytes
         if self.swizzle_bytes not in SWIZZLE_CODES:
             known = ", ".join(map(str, SWIZZLE_CODES))
@@ -119,7 +120,7 @@ class EncodedArgument:
 
 
 def encode_argument(argument: Argument) -> EncodedArgument:
-    """The bytes of one argument; a structure's fields lie as C++ aligns them."""
+    """Return the bytes of one argument, with a structure's fields aligned as in C++."""
     if isinstance(argument, TensorArg | NullArg):
         pointers = ((0, argument.name),) if isinstance(argument, TensorArg) else ()
         return EncodedArgument("p", bytes(8), pointers, 8)
@@ -186,8 +187,8 @@ class PassLaunch:
     dynamic_smem_bytes: int
     args: tuple[Argument, ...]
     block_shape: tuple[int, int, int] | None = None  # None: (threads, 1, 1)
-    cluster: tuple[int, int, int] = (1, 1, 1)  # CTAs that run together, along each axis
-    # Registers per thread that each warpgroup asks for by setmaxnreg; empty where it does not.
+    cluster: tuple[int, int, int] = (1, 1, 1)  # CTAs of a cluster along each axis
+    # Registers per thread of each warpgroup, set by setmaxnreg; empty without it.
     warpgroup_registers: tuple[int, ...] = ()
 
     @property

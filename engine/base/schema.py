@@ -1,5 +1,4 @@
-"""The file schema of the stored dataclasses: bounds and text forms as annotations, and their base
-class.
+"""The schema of stored dataclasses: annotations for bounds and text formats, and the base class.
 
 The dataclasses are their own schema: pydantic reads their annotations when something is first
 encoded or decoded (`engine.base.schema`). Importing this does not import pydantic.
@@ -46,10 +45,10 @@ Integer: TypeAlias = Annotated[int, Ge(-MAX_COUNT - 1), Le(MAX_COUNT)]
 NotNegative: TypeAlias = Annotated[float, Ge(0), Le(1e18)]
 Microseconds: TypeAlias = Annotated[float, Ge(1e-6), Le(1e15)]
 Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
-MAX_ERROR = 1e39  # more than two finite BF16 numbers can differ by
+MAX_ERROR = 1e39  # above the difference of any two finite BF16 numbers
 ErrorSize: TypeAlias = Annotated[float, Ge(0), Le(MAX_ERROR), NanAsNull()]
 Tolerance: TypeAlias = Annotated[float, Ge(1e-12), Le(MAX_ERROR), NanAsNull()]
-# Of one SM: above what any GPU has, so that figures made of them stay within int64.
+# Bounds of one SM, above those of any GPU, so that derived figures stay within int64.
 PerSm: TypeAlias = Annotated[int, Ge(0), Le(4096)]
 SmCount: TypeAlias = Annotated[int, Ge(0), Le(65_536)]
 # CUDA's own limits.
@@ -79,13 +78,13 @@ _IN_LINE = re.compile(f"[{_FORBIDDEN_IN_LINE}{_SURROGATES}]+")
 
 
 def clean_line(text: str, limit: int = MAX_LINE) -> str:
-    """`text` as one line a snapshot may hold: what is forbidden becomes a space."""
+    """Return `text` as one line for a snapshot, with forbidden characters replaced by spaces."""
     line = _IN_LINE.sub(" ", text).strip()
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def clean_lines(text: str, limit: int) -> str:
-    """`text` with forbidden characters taken out; a middle part is cut where it is too long."""
+    """Return `text` without forbidden characters, shortened in the middle if it is too long."""
     lines = _IN_LINES.sub("", text)
     if len(lines) <= limit:
         return lines
@@ -147,7 +146,7 @@ Sha256: TypeAlias = Annotated[str, Text(r"^[0-9a-f]{64}$")]
 Sha256OrEmpty: TypeAlias = Annotated[str, Text(r"^([0-9a-f]{64})?$")]
 # ISO 8601 in UTC, to the second or finer.
 Time: TypeAlias = Annotated[str, Text(f"^{_UTC}$", check=_real_date)]
-# The same, and empty where the time is not known.
+# The same, or empty for an unknown time.
 TimeOrEmpty: TypeAlias = Annotated[str, Text(f"^({_UTC})?$", check=_real_date)]
 
 
@@ -173,12 +172,12 @@ class Stored:
         "ser_json_inf_nan": "null",
     }
 
-    # Fields that a file must give, although they have a default.
+    # Fields that are required in a file although they have a default.
     always_written: ClassVar[tuple[str, ...]] = ()
-    # Fields that a file lacks where they have their default: older versions do not know them.
+    # Fields that a file omits at their defaults, because older versions do not know them.
     omitted_defaults: ClassVar[tuple[str, ...]] = ()
-    # Properties that follow from the fields: no file holds them. Those of before schema version 9
-    # do, and they are passed over; `encode(noun, derived=True)` gives them.
+    # Properties derived from fields, which files omit. Files before schema version 9 have them, and
+    # they are ignored; `encode(noun, derived=True)` includes them.
     derived: ClassVar[tuple[str, ...]] = ()
 
     def _check_file(self, raw: Mapping[str, Any]) -> None:
@@ -262,7 +261,7 @@ def _accept_json(schema: Any, resolve: Callable[[Any], Any]) -> None:
         _accept_json(schema["schema"], resolve)
 
 
-# A validation failure as one sentence: which file, which place, what is wrong.
+# Validation errors as one sentence: file, place, and what is wrong.
 #
 # Nothing of the file's own text is repeated, apart from field names that look like names: the
 # sentence is safe wherever it is shown.
@@ -336,13 +335,13 @@ def place_of(loc: tuple[int | str, ...]) -> str:
 
 
 def _phrase(kind: str, ctx: dict[str, Any]) -> str:
-    if kind == "value_error":  # raised by our own validators, in our own words
+    if kind == "value_error":  # raised by Attune's own validators
         return f"is wrong: {str(ctx['error']).rstrip('.')}"
     template = _PHRASES.get(kind)
     return template.format(**ctx) if template else "is not valid"
 
 
-# Nouns ↔ JSON: the one way to write and to read what files, journals and jobs hold.
+# Conversion between dataclasses and JSON, for files, journals and jobs.
 #
 # The dataclasses of `engine.attention.evaluation` and `engine.attention.problem` and the models of
 # `engine.sessions.snapshot` are the schema. pydantic is imported when something is first encoded.
@@ -356,7 +355,7 @@ WITH_DERIVED = {"derived": True}
 
 
 def encode(noun: Stored, *, derived: bool = False) -> dict[str, Any]:
-    """The JSON object of a noun.
+    """Return the JSON object of a dataclass.
 
     Figures that are not finite are null; texts lose control characters and are cut where they are
     longer than a file may hold.
@@ -371,7 +370,7 @@ def encode(noun: Stored, *, derived: bool = False) -> dict[str, Any]:
 
 
 def decode(kind: type[T], raw: Any, *, name: str = "The data", at: str = "") -> T:
-    """The inverse of `encode`, from parsed JSON that nobody has checked.
+    """Return the inverse of `encode`, from parsed, unchecked JSON.
 
     Args:
         name: what the sentence of an error begins with, such as the file.

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
-NONE = "–"  # a value that is not known, or does not exist
+NONE = "–"  # an unknown or missing value
 
 # A number with few words after it: "1,024", "12.5 µs", "2× over flash". Not a date, not a hash, and
 # no sentence that begins with a number.
 _FIGURE = re.compile(r"–$|[-+−]?\d[\d,.]*(e[-+]?\d+)?(?![\w.:-]).{0,24}$")
 
-# What `print` shows of a result.
+# Rows that `print` shows of a result.
 _SHOWN_ROWS = 25
 _LONGEST_CELL = 64
 
@@ -55,7 +55,7 @@ class Table:
 
     @property
     def texts(self) -> tuple[tuple[str, ...], ...]:
-        """The rows as they are written."""
+        """Return the rows as text."""
         return tuple(zip(*self.text_columns, strict=True))
 
     @property
@@ -65,13 +65,13 @@ class Table:
 
     @property
     def numeric(self) -> tuple[bool, ...]:
-        """Columns that hold numbers alone, which are aligned to the right."""
+        """Return the numeric columns, which are right-aligned."""
         if not self.rows:
             return (False,) * len(self.columns)
         return tuple(map(is_numeric, self.text_columns))
 
     def frame(self) -> pd.DataFrame:
-        """The table as a DataFrame: numbers stay numbers, but a column with a dash is text."""
+        """Return a DataFrame: numbers stay numbers, but a column with a dash is text."""
         import pandas as pd
 
         has_gap = [any(row[i] is None for row in self.rows) for i in range(len(self.columns))]
@@ -82,7 +82,7 @@ class Table:
         return pd.DataFrame(rows, columns=list(self.columns))
 
     def html(self) -> str:
-        """The table as HTML, figures set right; every text of it is escaped."""
+        """Return the table as HTML with right-aligned figures and escaped texts."""
         aligned = ["right" if numeric else "left" for numeric in self.numeric]
         rows = [("th", self.columns), *(("td", row) for row in self.texts)]
         lines = [f"<caption>{_escaped(self.title)}</caption>"]
@@ -95,7 +95,7 @@ class Table:
 
 
 def as_text(table: Table, longest_cell: int | None = None) -> str:
-    """The table in lines of text, figures set right, its title first; lines stay whole.
+    """Return the table as text with its title and right-aligned figures; lines are not wrapped.
 
     Args:
         longest_cell: characters that a cell is cut to, with an ellipsis; None: none is cut.
@@ -119,8 +119,7 @@ def _escaped(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Values by name, each (value, low end, high end); the three are one where there is no
-    interval."""
+    """Values by name, each (value, low end, high end); all three are equal without an interval."""
 
     title: str
     unit: str  # of the axis, with the values' origin: "µs, predicted"
@@ -148,7 +147,7 @@ class Bars:
 
 
 class Tabular:
-    """A result that is shown as tables, in a notebook too, and written as a file."""
+    """A result that displays as tables, also in notebooks, and can be saved."""
 
     __slots__ = ()
 
@@ -227,7 +226,7 @@ def _written(result: Tabular, suffix: str) -> bytes:
 
 
 def cell_text(value: object) -> str:
-    """One value as a table shows it."""
+    """Return a value, formatted for tables."""
     if isinstance(value, str):
         return str(value)
     if value is None:
@@ -250,7 +249,7 @@ def as_markdown(table: Table) -> str:
 
 
 def csv_text(frame: pd.DataFrame) -> str:
-    """A table as CSV; a text that a spreadsheet would take for a formula is set off by a quote."""
+    """Return a table as CSV; texts that spreadsheets would interpret as formulas get a quote."""
     safe = frame.map(_no_formula).rename(columns=_no_formula)
     return safe.to_csv(index=False, lineterminator="\n")
 
@@ -262,7 +261,7 @@ def _no_formula(value: object) -> object:
     return f"'{text}" if text[:1] == "\t" or _FORMULA.match(text) else text
 
 
-# CSV tables with a header, read row by row; every complaint names its line.
+# CSV tables with a header, read row by row; errors name the line.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Figures as people read them, the same in the command line, the pages and every sentence."""
+"""Format figures for the command line, pages and sentences."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The present state of a GPU as NVML reports it: clocks, power, temperature, throttling.
 
-Every figure is optional: boards and drivers differ in what they answer. NVML needs the driver but
-no CUDA context, so asking never disturbs a measurement that runs in another process.
+Every figure is optional: boards and drivers differ in what they report. NVML needs the driver but
+no CUDA context, so queries do not disturb measurements of other processes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _THROTTLE_BITS = {
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """One reading. None where the board does not say."""
+    """One reading; None for values that the board does not report."""
 
     sm_clock_mhz: int | None
     max_sm_clock_mhz: int | None
@@ -39,7 +39,7 @@ class GpuState:
     power_limit_w: float | None
     temperature_c: int | None
     memory_used_bytes: int | None
-    throttle_reasons: tuple[str, ...]  # empty when nothing slows the GPU, or NVML does not say
+    throttle_reasons: tuple[str, ...]  # empty if nothing slows the GPU, or NVML does not report it
 
 
 @contextmanager

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# "sustained": within the power limit while a kernel goes on; "given": somebody's word.
+# "sustained": within the power limit under continuous load; "given": by the user.
 ClockKind: TypeAlias = Literal["boost", "sustained", "given"]
 _LEAST_CLOCK_MHZ, _MOST_OF_BOOST = 100, 1.3
 
@@ -45,10 +45,10 @@ class DramRate:
     """Achieved DRAM bandwidth, reading and writing."""
 
     bytes_per_us: float  # where all are read, or all written
-    mixing: float  # what a byte written between others read takes more, as a share of a byte's time
+    mixing: float  # extra time of a byte written between reads, as a share of a byte's time
 
     def us(self, moved: Amount, written: Amount) -> Amount:
-        """Of so many bytes, of which these are written.
+        """Return the time of `moved` bytes, of which `written` are written.
 
         DRAM turns around between reading and writing: half of each takes longest.
         """
@@ -59,7 +59,7 @@ class DramRate:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """One GPU model; `None` where no source gives the figure (pages then say so).
+    """One GPU model; None for figures without a source (pages then say so).
 
     Limits are per SM unless the name says otherwise. Rates are dense (no sparsity), with FP32
     accumulation, at the boost clock.
@@ -70,7 +70,7 @@ class DeviceSpec:
     compute_capability: tuple[int, int]
     num_sms: int | None
     boost_clock_mhz: int | None
-    memory_bytes: int | None  # what a program can have, where that is known; else what is built in
+    memory_bytes: int | None  # usable by a program, if known; else the installed memory
     memory_gb_per_s: float | None  # 10^9 bytes per second
     l2_bytes: int | None
     fp16_tensor_tflops: float | None
@@ -81,14 +81,14 @@ class DeviceSpec:
     source: str  # where the row's figures come from
     price_source: str = ""
     memory_gb: int | None = None  # as the vendor names it
-    price_basis: str = ""  # what is rented for it: "whole instance", "GPU, per second", …
-    read_efficiency: float = 0.85  # of the bandwidth, what streams that only read achieve
+    price_basis: str = ""  # the rented offer: "whole instance", "GPU, per second", …
+    read_efficiency: float = 0.85  # achieved share of the bandwidth, only reading
     copy_efficiency: float = 0.8  # what streams that read and write as much achieve
-    # That it was seen to reach by itself, where that is beyond the boost clock of its data sheet.
+    # Clock that it was observed to reach by itself, if above the boost clock of its data sheet.
     top_clock_mhz: int | None = None
     # Whether tensor cores take products with FP32 sums at half the rate of all others: GeForce.
     halves_fp32_sums: bool = False
-    clock: ClockKind = "boost"  # what the rates are of; where it is not boost, see `at_clock`
+    clock: ClockKind = "boost"  # clock of the rates; if not boost, see `at_clock`
 
     def dram(self, gb_per_s: float) -> DramRate:
         """What its memory, of this bandwidth by the data sheet, achieves."""
@@ -140,10 +140,10 @@ class DeviceSpec:
 
 
 def at_clock(device: DeviceSpec, clock_mhz: float, kind: ClockKind = "given") -> DeviceSpec:
-    """The same GPU at another SM clock: its peaks scale with it, its memory does not.
+    """Return the GPU at another SM clock, which scales its peaks but not its memory.
 
     Raises:
-        InvalidProblem: it is no clock that the GPU could have.
+        InvalidProblem: the GPU cannot have this clock.
     """
     boost = device.boost_clock_mhz
     if boost is None:
@@ -336,7 +336,7 @@ def _key(name: str) -> str:
 _BY_KEY = {_key(alias): device for device in DEVICES for alias in (device.name, *device.aliases)}
 
 
-# How a GPU in software calls itself: by this, so that nothing of it is taken for a measurement.
+# Prefix of the name of a GPU in software, so that its results are not taken for measurements.
 
 SOFTWARE = "software "
 
@@ -347,7 +347,7 @@ def is_software(driver_name: str) -> bool:
 
 
 def modelled_name(driver_name: str) -> str:
-    """The GPU that it stands for: "L4" of "software L4"; any other name as it is."""
+    """Return the modelled GPU: "L4" for "software L4"; other names unchanged."""
     return driver_name.removeprefix(SOFTWARE)
 
 
@@ -405,8 +405,8 @@ class DetectedDevice:
 
 
 def target_gpu(name: str) -> DeviceSpec:
-    """The GPU of this name to predict and compile for: this machine's own as the driver describes
-    it, which may be a MIG slice with fewer SMs, else the table's.
+    """Return the GPU with this name to predict and compile for: this machine's as the driver
+    describes it, possibly a MIG slice with fewer SMs, else the table's.
 
     Raises:
         UnknownName: as `find_device`.
@@ -485,7 +485,7 @@ def _describe(api: Any, first: str | None) -> DetectedDevice | str:
 def _differences(
     row: DeviceSpec, num_sms: int | None, l2_bytes: int | None, clock_mhz: int | None
 ) -> tuple[str, ...]:
-    """Where the driver's figures are not the table's, a sentence each."""
+    """Return a sentence for each difference between the driver's figures and the table's."""
     figures = (
         ("SMs", num_sms, row.num_sms, str),
         ("L2", l2_bytes, row.l2_bytes, format_bytes),
@@ -596,5 +596,5 @@ def _cuda_device() -> _CudaDevice | None:
             l2_bytes=int(properties["l2CacheSize"]) or None,
         )
     except Exception:
-        # CuPy fails in many ways on a half-installed CUDA; unknown is the honest answer.
+        # CuPy may fail in many ways with an incomplete CUDA installation; return unknown.
         return None

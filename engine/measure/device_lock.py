@@ -35,7 +35,7 @@ _MAX_WORDS = 120  # of what another user wrote
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that measures."""
+    """The process that holds the lock."""
 
     pid: int
     user: str
@@ -61,8 +61,8 @@ def device_lock(
     """Hold the GPU; not reentrant.
 
     Args:
-        gpu: what names it on this machine, best its UUID.
-        purpose: what for, a few words for those who wait.
+        gpu: identifies it on this machine, preferably its UUID.
+        purpose: a few words for waiting processes.
         on_wait: gets one sentence when another process holds it, and when the holder changes.
         timeout_s: how long to wait; None waits without limit.
 
@@ -83,7 +83,7 @@ def device_lock(
 
 
 def lock_path(gpu: str) -> Path:
-    """The lock's file; in `ATTUNE_LOCK_DIR` when that is set."""
+    """Return the lock's file; in `ATTUNE_LOCK_DIR` if set."""
     folder = Path(os.environ.get("ATTUNE_LOCK_DIR") or _SHARED_FOLDER)
     return folder / f"{re.sub(r'[^A-Za-z0-9-]+', '_', gpu)}.lock"
 
@@ -174,7 +174,7 @@ def _user() -> str:
 # This machine's GPU during a measurement: locked, and monitored through NVML.
 
 
-# A driver without NVML: nothing is known, and what is unknown drops no sample.
+# State with a driver without NVML: unknown values drop no sample.
 _UNKNOWN = GpuState(None, None, None, None, None, None, None, ())
 
 
@@ -189,7 +189,7 @@ def gpu_lock(
 def measuring(
     purpose: str, on_wait: Callable[[str], None] = lambda _: None
 ) -> Iterator[Callable[[], GpuState]]:
-    """Hold that GPU's lock and read its state, as every measurement does. Must not be nested."""
+    """Hold the GPU's lock, and yield a function that reads its state. Must not be nested."""
     with gpu_lock(purpose, on_wait), gpu_states() as read_state:
         yield read_state
 

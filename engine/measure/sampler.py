@@ -1,11 +1,10 @@
 """The sampler: rounds that interleave every candidate and the incumbent twice.
 
-Kernels differ by 1 to 3 %, and identical kernels measured one after another seem to differ as much.
-So nothing is measured by itself: each round runs everything once in shuffled order, and the
-incumbent's second run shows what this machine can tell apart at all. Where buffers lie in memory
-changes a time by some tenths of a percent for as long as they lie there, so everything rotates
-through several placements, and the second run has its own. What is timed comes in as a
-`TimedDevice`: a GPU, or a simulated one in tests.
+Kernels differ by 1 to 3 %, and identical kernels measured one after another appear to differ as
+much. Therefore each round runs every candidate once in shuffled order, and the incumbent's second
+run shows the smallest difference that this machine can resolve. The placement of buffers in memory
+changes times by some tenths of a percent, so all candidates rotate through several placements, and
+the second run has its own. `TimedDevice` is the interface to a GPU, or to a simulated one in tests.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from engine.measure.statistics import (
     undecided,
 )
 
-# The samples of one interleaved run, laid out by rounds: which count, and what they say together.
+# The samples of one interleaved run by rounds: which are valid, and the statistics.
 #
 # A round measures every candidate once and the incumbent twice. Ratios are taken within rounds,
 # where clock, temperature and neighbours were the same.
@@ -135,10 +134,10 @@ class RoundTable:
         return self._floors[kind]
 
     def times_us(self, candidate: str, kind: LatencyKind) -> FloatArray:
-        """The samples that count (of both runs for the incumbent), in order of rounds.
+        """Return the valid samples (of both runs for the incumbent), in order of rounds.
 
-        Where dropping left too few for an interval, all of them: a number from a throttled GPU,
-        which `throttled` says, is worth more than none.
+        Return all samples if too few for an interval are valid; `throttled` then reports a
+        throttled GPU.
         """
         for source in (self._times, self._all):
             times = source[self._rows(candidate), self._kind[kind]].T.ravel()
@@ -155,7 +154,7 @@ class RoundTable:
     def compare(
         self, candidate: str, against: str, kind: LatencyKind, confidence: float = CONFIDENCE
     ) -> Comparison:
-        """Is `candidate` faster than `against`?"""
+        """Compare `candidate` with `against`."""
         floor = max(self._floors[kind], self._placement_floor(candidate, against, kind))
         a, b = self._by_round(against, kind), self._by_round(candidate, kind)
         if self.throttled:
@@ -203,7 +202,7 @@ class RoundTable:
 
 
 def _throttled(dropped: Sequence[str]) -> str:
-    """One sentence when too much was dropped, else empty."""
+    """Return one sentence if too many samples were dropped, else an empty text."""
     reasons = Counter(filter(None, dropped))
     count = reasons.total()
     if count <= MAX_DROPPED_SHARE * len(dropped):

@@ -1,4 +1,4 @@
-"""Kernels and baselines measured side by side on this machine's GPU, in one run of the sampler.
+"""Measure kernels and baselines side by side on this machine's GPU, in one run of the sampler.
 
 What is timed is a graph of many launches, or calls from Python: a launch of 3 µs cannot be timed by
 itself, as events around it read 5 to 6 µs. So n launches go into a CUDA graph, events stand around
@@ -124,7 +124,7 @@ Replay: TypeAlias = Callable[[], float]
 class Launchable(Protocol):
     """Something on a GPU that is launched over copies of its Q, K, V and O.
 
-    What fails comes out as the library raises it; `failed` turns that into a sentence.
+    Errors are raised as by the library; `failed` converts them to a sentence.
     """
 
     @property
@@ -402,7 +402,7 @@ class TimingGroup:
             while self.device.placements(name) < self._placements and self.device.has_room(name):
                 self._open(name, open_one)
         except AttuneError:
-            pass  # what is wrong beside a lack of memory shows in the run
+            pass  # other errors than a lack of memory show in the run
         return True
 
     def _open(self, name: str, open_one: Callable[[], AbstractContextManager[Launchable]]) -> None:
@@ -490,7 +490,7 @@ def _dropped(run: SamplingRun, name: str, kind: LatencyKind) -> str:
     return f"; dropped {said}" if said else ""
 
 
-# An evaluation that passed, with the times of it and of the baselines.
+# Add times of the kernel and of baselines to an evaluation that passed.
 
 
 def time_evaluation(

@@ -55,7 +55,7 @@ def median_interval(
     return MedianInterval(float(np.median(values)), float(ordered[rank - 1]), float(ordered[-rank]))
 
 
-# Which of two kernels is faster, if that can be said: pure statistics, no device.
+# Decide which of two kernels is faster: pure statistics, no device.
 #
 # Ratios are candidate / incumbent: below 1 the candidate is faster. The difference is looked at as
 # a log-ratio, so that "2 % faster" and "2 % slower" are the same distance from zero.
@@ -64,7 +64,7 @@ def median_interval(
 Times: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 
 CONFIDENCE = 0.95
-# Below this share a difference is of no use to anybody, however well it is measured.
+# Differences below this share are irrelevant, however well they are measured.
 MIN_DIFFERENCE = 0.005
 # Simulated times: two of one GPU further apart than this name the faster kernel rightly in at least
 # 95 % of the pairs of tests/bench/bench_sass_validation.py, which prints how many.
@@ -202,7 +202,7 @@ def timer_step(*times_us: Times) -> float:
 def paired_verdict(
     a_us: Times, b_us: Times, floor: float, confidence: float = CONFIDENCE
 ) -> Comparison:
-    """Is candidate b faster than incumbent a? From rounds in which both ran.
+    """Compare candidate b with incumbent a, from rounds in which both ran.
 
     Args:
         a_us: the incumbent's time in every round, NaN where there is none.
@@ -243,7 +243,7 @@ def interval_verdict(
     floor: float = math.log1p(RUN_TO_RUN_FLOOR),
     samples: int = 0,
 ) -> Comparison:
-    """Is b faster than a, from the two medians' 95 % intervals?
+    """Compare b with a by the 95 % intervals of their medians.
 
     The interval of the ratio comes from those of both sides (Zou & Donner, 2008, Statistics in
     Medicine 27:1693). It knows the noise within the runs only; what differs between runs (clocks,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 from app_driver import badge, compiled, metric, simulated, texts, until
+from made_up_history import Times
 from sweep_data import rows_of, spec
 from test_compare_page import save
 from test_run_states import BASE
@@ -18,7 +19,8 @@ from engine.attention.config import find_variant
 from engine.attention.evaluation import BaselineTiming, Evaluation, Latency
 from engine.attention.problem import Problem
 from engine.cuda_source.sources import read_sources
-from engine.history.known_time import times_of
+from engine.history import History
+from engine.history.known_time import KnownTime, times_of
 from engine.search.results import sweep_frame
 
 
@@ -47,6 +49,10 @@ def drawn(at, done=shown):
 
 def predicted(at) -> bool:
     return shown(at) and simulated(at)
+
+
+def history_of(*times: KnownTime) -> History:
+    return History(Times({"L4": times}))
 
 
 def known_tables(at) -> list:
@@ -91,7 +97,8 @@ def test_a_sweeps_points_stand_beside_what_is_known_of_them():
     flash = BaselineTiming("flash", Latency("recorded", 5.0, 5.0, 5.0, "test data"))
     known += times_of([replace(taken(1.0, 128, ""), latency=None, baselines=(flash,))], session="s")
     table = frames.table(sweep_frame(rows))
-    table = frames.beside_known(table, {r.point: r for r in rows}, known, "latency µs")
+    by_point = {r.point: r for r in rows}
+    table = frames.beside_known(table, by_point, history_of(*known), "latency µs")
     columns = list(table.columns)
     # The points are predicted, and no ratio is given of those to a time that was taken.
     known_head, sdpa_head = columns[columns.index("latency µs") + 1 :][:2]
@@ -102,7 +109,7 @@ def test_a_sweeps_points_stand_beside_what_is_known_of_them():
     assert set(table[known_head].dropna()) == {410.0}
     assert set(table["SDPA µs, recorded"]) == {5.0}
     plain = frames.table(sweep_frame(rows))
-    nothing_known = frames.beside_known(plain, {r.point: r for r in rows}, (), "latency µs")
+    nothing_known = frames.beside_known(plain, by_point, history_of(), "latency µs")
     assert list(nothing_known) == list(plain)
 
 
@@ -115,7 +122,7 @@ def test_a_sweeps_ratio_is_of_two_times_that_were_taken():
         [replace(taken(1.0, 1, ""), problem=at, latency=None, baselines=(flash,))], session="s"
     )
     for checked, ratios in ((True, {"2× slower"}), (False, None)):
-        known = [replace(t, checked=checked) for t in taken_sdpa]
+        known = history_of(*(replace(t, checked=checked) for t in taken_sdpa))
         table = frames.table(sweep_frame(rows))
         table = frames.beside_known(table, {r.point: r for r in rows}, known, "latency µs")
         assert set(table["SDPA µs, recorded"].dropna()) == {5.0}

@@ -38,7 +38,7 @@ def test_where_it_became_slower(browser: Browser, own_server: Server) -> None:
         address = "/kernels?gpu=L4&S=128&H=2&variant=mine&kernels_tab=History"
         app = Driver(context.new_page(), own_server.url).open(address)
         app.see("over the last git commits")
-        app.see("where it became worse in red")
+        app.see("commits that made it worse")
         expect(app.key("history_chart")).to_be_visible(timeout=WAIT_MS)
         # The slower commit is the one that is open.
         app.see("SIMULATED SLOWER: simulated time")
@@ -49,7 +49,7 @@ def test_where_it_became_slower(browser: Browser, own_server: Server) -> None:
         app.page.get_by_role("option", name="Mended: one load at a time").click()
         app.see("+#pragma unroll 4")
         app.page.reload()
-        app.see("where it became worse in red")
+        app.see("commits that made it worse")
         app.no_exception()
         app.page.get_by_role("tab", name="Rungs").click()
         app.see("Simulated time of each rung")

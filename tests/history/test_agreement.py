@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sessions_data import ncu_export
@@ -24,6 +24,7 @@ from engine.attention.evaluation import Evaluation, Latency, method_of
 from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import Status
+from engine.base.schema import encode
 from engine.base.units import format_us
 from engine.cli import main
 from engine.cuda_source.sources import read_sources
@@ -31,6 +32,10 @@ from engine.devices import find_device
 from engine.own_kernels.registry import fork_kernel
 from engine.sessions.session import make_snapshot
 from engine.sessions.store import SETTING, default_store
+
+if TYPE_CHECKING:
+    from engine.choose.batch.types import BatchResult
+    from engine.history import History
 
 ROOT = Path(__file__).resolve().parents[2]
 L4_STUDY = Problem(1, 1, 128, 64)
@@ -473,11 +478,89 @@ QUICK = [
 ]
 
 
+def of_batch_page(result: BatchResult, made: Latency) -> None:
+    """The page's curve, table and tile of a batch have this prediction."""
+    from app.batch import frames, summary
+
+    batch = result.problem.batch
+    lines = frames.selected_rows(result, batch)
+    no_points = frames.measured((), result.problem, heads_free=False)
+    line = frames.table(lines, no_points).set_index("B").loc[batch]
+    drawn = frames.curve(result.table).set_index("batch").loc[batch]
+    shown = [
+        (line["latency µs"], line["low µs"], line["high µs"]),
+        (drawn["latency_us"], drawn["low_us"], drawn["high_us"]),
+    ]
+    assert shown == [pytest.approx((made.median_us, made.low_us, made.high_us))] * 2
+    assert line["predicted µs"] == line["latency µs"]
+    assert line["origin"] == made.origin
+    now = summary.now_note(summary.present(result))
+    assert now.startswith(f"{format_us(made.median_us)} per launch {made.origin}, ")
+
+
+def of_sweep_page(evaluation: Evaluation, history: History, recorded: list[float]) -> None:
+    """The page's tables have the point's time, and what is known of its kernel beside it."""
+    from app.sweep import frames
+    from app.sweep.result_rows import ResultRows
+    from engine.search.autotune import problem_result
+    from engine.search.ranking import SweepRow
+
+    made = evaluation.latency
+    assert made is not None
+    row = SweepRow.from_result("p", encode(evaluation), 0.0)
+    rows = ResultRows()
+    rows.update([row], is_over=True)
+    table = frames.beside_known(frames.table(rows.frame), {"p": row}, history, "latency µs")
+    line = table.loc["p"]
+    assert line["latency µs"] == made.median_us
+    assert f"{line['origin']} by {line['by']}" == made.basis
+    (columns,) = rows.frame[["low_us", "high_us"]].itertuples(index=False)
+    assert tuple(columns) == (made.low_us, made.high_us)
+    result = problem_result(row.device, [row])
+    assert result is not None
+    (best,) = frames.best(result, [row])
+    interval = f"{format_us(made.low_us)} – {format_us(made.high_us)}"
+    assert (best["latency"], best["interval"]) == (format_us(made.median_us), interval)
+    assert best["origin"] == made.origin
+
+    known = {name: line[name] for name in table.columns if name.startswith("known")}
+    assert list(known.items()) == [("known µs, recorded", us) for us in recorded]
+
+
+def of_compare_page(point: Evaluation, made: Latency, shown: Latency) -> None:
+    """Before: the prediction; after: the history's time."""
+    from app.compare.results import rows_table
+    from engine.sessions.compare import compare_sessions
+    from engine.sessions.compare.formats import rows_frame, winners_frame
+
+    sessions = {
+        name: make_snapshot([replace(point, latency=latency)], environment={}, title=name)
+        for name, latency in (("before", made), ("after", shown))
+    }
+    found = compare_sessions(sessions)
+    (row,) = found.rows
+    (line,) = rows_table(found.rows).to_dict("records")
+    times = [line["time before"], line["time after"]]
+    assert times == [format_us(made.median_us), format_us(shown.median_us)]
+    same = made.origin == shown.origin
+    assert line["origin"] == (shown.origin if same else f"{made.origin} → {shown.origin}")
+    for side, latency in ((row.before, made), (row.after, shown)):
+        figure = side.times[latency.origin]
+        assert figures(figure) == figures(latency)
+        assert figure.basis == latency.basis
+    (csv,) = rows_frame(found).to_dict("records")
+    assert csv[f"{shown.origin}_us_after"] == shown.median_us
+    winners = winners_frame(found)
+    ranked = [] if shown.origin == "predicted" else [(shown.median_us, shown.origin)]
+    assert [(w.median_us, w.origin) for w in winners.itertuples()] == ranked
+
+
 @pytest.mark.parametrize(("name", "gpu", "problem", "times"), QUICK)
 def test_who_predicts_without_compiling_says_one_time(
     name: str, gpu: str, problem: Problem, times: tuple[tuple[Problem, float], ...]
 ) -> None:
-    """Advice and reports, alternatives, the batch curve, counters of `profile`, `time_of`."""
+    """Advice and reports, alternatives, the batch curve, counters of `profile`, `time_of`, and
+    what the pages Sweep, Batch and Compare show."""
     from made_up_history import MadeUpHistory, Times
 
     from engine.choose.advice import advise
@@ -527,6 +610,10 @@ def test_who_predicts_without_compiling_says_one_time(
     expected = pytest.approx((made.median_us, made.low_us, made.high_us))
     assert {who: each for who, each in shown.items() if each != expected} == {}
     assert batch.method == made.method
+    of_batch_page(batch, made)
+    point = replace(evaluation_of(case, problem, 1.0), config=kernel.config)
+    of_sweep_page(replace(point, latency=made), history, recorded)
+    of_compare_page(point, made, time.latency)
 
     if gpu != MIG:  # a report names its GPU, which is the table's here
         evaluated = evaluation_of(case, problem, 600.0)
