@@ -43,7 +43,7 @@ def _tune(app: Driver) -> None:
     app.see_metric("Latency", "by machine code")
     app.press("run")
     expect(app.metric("Correctness")).to_contain_text("Passed", timeout=3 * WAIT_MS)
-    expect(app.key("verdict")).to_contain_text("binds", timeout=3 * WAIT_MS)
+    expect(app.key("verdict")).to_contain_text("limiter:", timeout=3 * WAIT_MS)
     expect(app.page.locator(".js-plotly-plot")).to_have_count(3)
 
 
