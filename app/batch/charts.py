@@ -174,7 +174,7 @@ def _line(curve: pd.DataFrame, middle: str, unit: str, color: str, panel: str) -
         "line": {"color": color, "width": 2, "dash": "dash"},
         "customdata": list(zip(labels, curve["binds"], strict=True)),
         "hovertemplate": f"{unit} %{{x:,}}<br>%{{customdata[0]}} predicted<br>"
-        "%{customdata[1]} binds<extra></extra>",
+        "limiter: %{customdata[1]}<extra></extra>",
     }
 
 

@@ -79,7 +79,7 @@ class Latency(Stored):
     # 95 % CI of the median when measured; the model's 90 % interval when predicted.
     low_us: Microseconds
     high_us: Microseconds
-    reason: Sentence  # what binds (predicted) or how it was measured
+    reason: Sentence  # what limits it (predicted) or how it was measured
     kind: LatencyKind = "device_warm"
     samples_us: Annotated[tuple[Microseconds, ...], MaxLen(MAX_SAMPLES)] = ()
     # SM clock right after each of the samples; empty where nobody reads it.

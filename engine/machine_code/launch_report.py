@@ -296,11 +296,11 @@ def _verdict(units: Sequence[Share], stalls: Sequence[Share]) -> str:
         return ""
     busiest = units[0]
     if busiest.binds:
-        return f"{busiest.name} binds: it is busy {busiest.share:.0%} of the time."
+        return f"{busiest.name} is the limit: it is busy {busiest.share:.0%} of the time."
     waits = [s for s in stalls if s.name != StallReason.SELECTED.label]
     most = f"; warps spend most cycles on {waits[0].name.lower()} ({waits[0].share:.0%})"
     return (
-        f"No unit binds: the busiest, {busiest.name}, is busy {busiest.share:.0%} of the "
+        f"No unit is the limit: the busiest, {busiest.name}, is busy {busiest.share:.0%} of the "
         f"time{most if waits else ''}."
     )
 

@@ -440,11 +440,11 @@ def _binding_sentence(terms: Terms, device: DeviceSpec) -> str:
             f"({format_us(terms.compute_us[0])})."
         )
     what, time_us = {
-        "math peak": ("The peak rate of the math units binds", terms.peak_us),
-        "exp peak": ("The peak rate of the exponential units binds", terms.exp_us),
-        "L2": ("L2 bandwidth binds", terms.l2_us),
-        "DRAM": ("DRAM bandwidth binds", terms.dram_us),
-        "fusion pass": ("Fusing the partial results binds", terms.fuse_us),
+        "math peak": ("The peak rate of the math units is the limit", terms.peak_us),
+        "exp peak": ("The peak rate of the exponential units is the limit", terms.exp_us),
+        "L2": ("L2 bandwidth is the limit", terms.l2_us),
+        "DRAM": ("DRAM bandwidth is the limit", terms.dram_us),
+        "fusion pass": ("Fusing the partial results is the largest part", terms.fuse_us),
     }[binds]
     return f"{what} ({format_us(time_us[0])})."
 

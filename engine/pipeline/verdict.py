@@ -260,7 +260,7 @@ class LaunchVerdict:
             return ""
         share = _percent(self.limit.share)
         if self.limit.kind == "unit":
-            return f"{self.limit.name} binds (busy {share})"
+            return f"limiter: {self.limit.name} (busy {share})"
         return f"waits for {_STALLS[self.limit.name]} ({share})"
 
     @staticmethod

@@ -57,7 +57,7 @@ REPORT = PassReport(
         Hint(2, "Loads are narrow.", "2 to 10 %", "narrow", 0.02, 0.10),
     ),
     cta_cycles=800.0,
-    verdict="FMA binds: it is busy 91% of the time.",
+    verdict="FMA is the limit: it is busy 91% of the time.",
     units=(Share("FMA", 0.91, True), Share("ALU", 0.2)),
     stalls=(Share("Short scoreboard", 0.7), Share("Selected", 0.3)),
     residencies=(Residency(1, 1.6, False), Residency(2, 1.0, True)),
@@ -88,9 +88,9 @@ def test_units_stalls_lines_and_the_listing(open_app, readings):
     readings["v01"] = Reading(CODE)
     at = open_app(tab="Machine code", gpu="L4")
     shown = texts(at)
-    assert "FMA binds: it is busy 91% of the time." in shown
+    assert "FMA is the limit: it is busy 91% of the time." in shown
     units, stalls = charts(at)["mc_units"], charts(at)["mc_stalls"]
-    assert units["data"][0]["text"] == ["91% binds", "20%"]
+    assert units["data"][0]["text"] == ["91%, the limit", "20%"]
     assert stalls["data"][0]["y"] == ["Short scoreboard", "Selected"]
     assert "mc_live" in charts(at)
     assert says([b.proto.label for b in at.get("download_button")], "timeline_simulated")

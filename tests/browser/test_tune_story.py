@@ -36,11 +36,11 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     # Run, and read the verdict and the maps.
     app.press("run")
     app.see_metric("Correctness", "Passed")
-    # What binds stands in the verdict, once the machine code is read.
+    # The limit stands in the verdict, once the machine code is read.
     verdict = app.key("verdict")
     expect(verdict).to_contain_text("Correct", timeout=WAIT_MS)
     expect(verdict).to_contain_text(re.compile(r"\d% of the \w+ roof"), timeout=WAIT_MS)
-    expect(verdict).to_contain_text(re.compile("binds|waits for"), timeout=2 * WAIT_MS)
+    expect(verdict).to_contain_text(re.compile("limiter:|waits for"), timeout=2 * WAIT_MS)
     assert app.page.title() == "Tune · Attune"
     app.tab("Correctness")
     app.see("By query tile and key tile")

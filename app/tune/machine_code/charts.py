@@ -23,7 +23,7 @@ def shares(frame: pd.DataFrame, title: str, theme: Theme) -> go.Figure:
         "y": [plain(name) for name in frame["name"]],
         "marker": {"color": [theme.accent if hit else theme.muted for hit in frame["binds"]]},
         "text": [
-            f"{percent:.0f}%{' binds' if hit else ''}"
+            f"{percent:.0f}%{', the limit' if hit else ''}"
             for percent, hit in zip(frame["percent"], frame["binds"], strict=True)
         ],
         "textposition": "outside",

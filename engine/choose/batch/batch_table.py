@@ -409,7 +409,8 @@ def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> st
     )
     gain = f"a unit costs {now} instead of {at_first} at B={first.batch:,}"
     if row.binds in ("DRAM", "L2"):
-        return f"{reached} ({gain}): from here {row.binds} bandwidth binds, and time grows with B."
+        limit = f"{row.binds} bandwidth is the limit"
+        return f"{reached} ({gain}): from here {limit}, and time grows with B."
     if row.binds == "launch floor":
         return f"{reached} ({gain}): launch overhead is the largest part, and more units share it."
     if first.sm_fill < 1 and row.load_per_sm == 1:
