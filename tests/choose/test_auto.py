@@ -466,7 +466,7 @@ def test_what_auto_takes_for_presets_does_not_spill(
         for direction in ("forward", "backward"):
             problem = replace(preset.problem, direction=direction)
             kernel = choose(problem, device, history=Compiled()).kernel
-            if not fits(kernel.variant, problem, kernel.config, device):
+            if not fits(kernel, problem):
                 continue  # no kernel takes the preset
             key = (kernel.variant.id, kernel.variant.defines(problem, kernel.config))
             if key in seen:
@@ -535,7 +535,7 @@ def test_gradients_are_taken_from_a_table_of_their_own(
             assert choose(problem, device, history=fastest).variant == v26
             faster = Simulated(us={"v24": 9.0, "v25": 30.0, "v26": 10.0})
             assert choose(problem, device, history=faster).variant.id == "v24"
-        elif fits(find_variant(each.variant), problem, each.config, device):
+        elif fits(Kernel.of(each.variant, device, each.config), problem):
             assert (choice.variant.id, choice.config) == (each.variant, each.config)
 
 

@@ -109,7 +109,7 @@ def choose(
     given = dict(given or {})
     offering = [k.with_config(**given) for k in kernels if k.variant.unoffered(given) is None]
     if given:
-        offering = [k for k in offering if fits(k.variant, problem, k.config, device)]
+        offering = [k for k in offering if fits(k, problem)]
     if not offering:
         kernel, why = (kernels[0], "") if kernels else _by_order(problem, device, note)
         if (unoffered := kernel.variant.unoffered(given)) is not None:
@@ -120,7 +120,7 @@ def choose(
         reason = (
             why or f"{kernel.variant.idea} No kernel takes the problem with the given tunables."
         )
-        is_taken = fits(kernel.variant, problem, kernel.config, device)
+        is_taken = fits(kernel, problem)
         told = _sentences(device, problem, reason, tuned_note)
         return Choice(kernel, told, tuple(given), is_taken=is_taken)
     offering = list(dict.fromkeys(offering))
@@ -225,7 +225,7 @@ def chosen_variants(
     taken: list[str] = []
     if AUTO in names:
         choices = [(p, choose(p, device, None, history)) for p in problems]
-        taken = [c.variant.id for p, c in choices if fits(c.variant, p, c.config, device)]
+        taken = [c.variant.id for p, c in choices if fits(c.kernel, p)]
         if choices and not taken:
             raise InvalidProblem(choices[0][1].reason, code="auto_takes_none")
     chosen = [one for name in names for one in (taken if name == AUTO else [name])]
@@ -307,7 +307,7 @@ def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iter
         kernel = _of_row(row, table, device)
         if kernel is None or kernel in named:
             continue
-        if fits(kernel.variant, problem, kernel.config, device):
+        if fits(kernel, problem):
             named.setdefault(kernel)
             seen.add(row.variant)
     yield from named
@@ -355,7 +355,7 @@ def _fitting(
             kernel = Kernel.of(name, device, config)
         except AttuneError:
             continue
-        if fits(kernel.variant, problem, kernel.config, device):
+        if fits(kernel, problem):
             yield kernel
 
 
