@@ -170,11 +170,11 @@ def best(result: ProblemResult, rows: Sequence[SweepRow]) -> list[dict[str, Any]
 
     `rows` are the problem's rows that match the filters.
     """
-    by_point = {row.point: row for row in rows}
+    by_point, ties = {row.point: row for row in rows}, result.ties
     return [
         {
             "problem": result.problem.label(),
-            "place": f"{place.place}{' (tie)' if place.tied else ''}",
+            "place": f"{place.place}{' (tie)' if place.place in ties else ''}",
             "variant and config": by_point[place.point].label(),
             "latency": format_us(place.interval.median),
             "interval": f"{format_us(place.interval.low)} – {format_us(place.interval.high)}",

@@ -179,6 +179,8 @@ class Stored:
     # Properties derived from fields, which files omit. Files before schema version 9 have them, and
     # they are ignored; `encode(noun, derived=True)` includes them.
     derived: ClassVar[tuple[str, ...]] = ()
+    # Fields of earlier versions, which are ignored when a file is read.
+    removed: ClassVar[tuple[str, ...]] = ()
 
     def _check_file(self, raw: Mapping[str, Any]) -> None:
         """FieldError where the form in which a file gives the fields is not the one form."""
@@ -194,14 +196,15 @@ class Stored:
             if field["name"] in cls.always_written and field["schema"]["type"] == "default":
                 field["schema"] = field["schema"]["schema"]
             _accept_json(field["schema"], handler.resolve_ref_schema)
-        if not cls.derived and not cls.omitted_defaults:
+        ignored = (*cls.derived, *cls.removed)
+        if not ignored and not cls.omitted_defaults:
             return schema
 
         def read(raw: Any, validate: Callable[[Any], Any]) -> Any:
             if not isinstance(raw, dict):
                 return validate(raw)
             try:
-                noun = validate({k: v for k, v in raw.items() if k not in cls.derived})
+                noun = validate({k: v for k, v in raw.items() if k not in ignored})
             except InvalidProblem as error:
                 raise ValueError(str(error)) from None
             try:

@@ -1,8 +1,9 @@
 """What to try next, from the limiter, the waves and the ladder, with predicted gains, largest
 first.
 
-A gain is the ratio of two predictions by the same method: the present kernel's time divided by the
-time with the suggestion. Nothing is measured or stored.
+A gain is the ratio of two comparable predictions: the present kernel's time divided by the time
+with the suggestion, by the same method and both or neither calibrated. Nothing is measured or
+stored.
 """
 
 from __future__ import annotations
@@ -147,8 +148,13 @@ def _ladder(now: Estimate, tried: Sequence[Evaluation], history: History) -> Ite
     done = {(e.variant, tuple(sorted(e.config.items()))) for e in tried}
     for option in options:
         key = (option.variant, tuple(sorted(option.config.items())))
-        if option.kind == "variant" and key not in done:
+        if option.kind == "variant" and key not in done and _may_be_faster(option, now):
             yield _of_option(now, option, history)
+
+
+def _may_be_faster(option: Option, now: Estimate) -> bool:
+    """False if the same method predicts the option to be slower, calibrated or not."""
+    return option.by_machine_code != now.by_machine_code or option.latency_us < _us(now)
 
 
 def _of_option(now: Estimate, option: Option, history: History) -> Suggestion:

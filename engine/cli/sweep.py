@@ -188,6 +188,7 @@ def print_results(
 
 def result_dict(result: ProblemResult, rows: Mapping[str, SweepRow]) -> dict[str, Any]:
     """Return the best places of one problem, for `--json`."""
+    ties = result.ties
     return {
         "device": result.device,
         "problem": asdict(result.problem),
@@ -196,7 +197,7 @@ def result_dict(result: ProblemResult, rows: Mapping[str, SweepRow]) -> dict[str
         "places": [
             {
                 "place": p.place,
-                "tied": p.tied,
+                "tied": p.place in ties,
                 "variant": rows[p.point].variant,
                 "config": dict(rows[p.point].config),
                 "point": p.point,

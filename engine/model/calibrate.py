@@ -338,12 +338,13 @@ def _listing(parameters: tuple[str, ...]) -> str:
 # Configs with which a GPU can launch a problem.
 
 
-def fits(variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None) -> bool:
-    """True if constraints, compute capability, clusters and shared memory allow the config.
+def fits(kernel: Kernel, problem: Problem) -> bool:
+    """True if constraints, compute capability, clusters and shared memory allow the kernel."""
+    return _fits(kernel.variant, problem, kernel.config, kernel.device)
 
-    Args:
-        device: None skips checks that depend on the GPU.
-    """
+
+def _fits(variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None) -> bool:
+    """`fits`, also without a GPU, which skips the checks that depend on it."""
     try:
         if variant.unsupported(problem, config) is not None:
             return False  # quick; `launch_plan` would examine every config for the reason
@@ -359,11 +360,11 @@ def fitting_config(
     """Return the valid config that differs from the default in the fewest values; None if there
     is none."""
     default = variant.default_config(device.num_sms if device is not None else None)
-    if fits(variant, problem, default, device):
+    if _fits(variant, problem, default, device):
         return default
     if device is not None and capability_reason(variant, problem.dtype, device) is not None:
         return None
     by_distance = sorted(
         configs_of(variant), key=lambda c: sum(c[name] != default[name] for name in default)
     )
-    return next((c for c in by_distance if fits(variant, problem, c, device)), None)
+    return next((c for c in by_distance if _fits(variant, problem, c, device)), None)

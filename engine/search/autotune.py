@@ -34,6 +34,7 @@ from engine.search.ranking import (
     rank_rows,
     rank_run,
     ranking_origin,
+    ties,
 )
 from engine.search.space import local_gpu_id
 from engine.search.strategies import StrategyName
@@ -163,6 +164,11 @@ class ProblemResult(Stored):
         """Return the points that share the first place."""
         return tuple(p.point for p in self.places if p.place == 1)
 
+    @property
+    def ties(self) -> frozenset[int]:
+        """Return the places that several points share."""
+        return ties(self.places)
+
 
 def problem_results(
     rows: Sequence[SweepRow],
@@ -239,7 +245,7 @@ def _finalists_first(
     names = {place.point for place in finalists}
     others = [p for p in ranked if p.point not in names and p.point not in failures]
     numbered = enumerate(others, start=len(finalists) + 1)
-    return (*finalists, *(replace(p, place=n, tied=False) for n, p in numbered))
+    return (*finalists, *(replace(p, place=n) for n, p in numbered))
 
 
 def _how_raced(result: RaceResult) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from engine.attention.evaluation import METHODS, Evaluation, Origin, method_of
 from engine.attention.problem import Problem
@@ -177,7 +178,13 @@ class RankedPoint(Stored):
     point: str
     interval: MedianInterval  # µs
     ratio: float  # time / time of the fastest
-    tied: bool  # shares its place with another
+    removed: ClassVar[tuple[str, ...]] = ("tied",)  # follows from all places: `ties`
+
+
+def ties(places: Iterable[RankedPoint]) -> frozenset[int]:
+    """Return the places that several of these points share."""
+    counts = Counter(p.place for p in places)
+    return frozenset(place for place, count in counts.items() if count > 1)
 
 
 def assign_places(ordered: Sequence[T], is_slower: Callable[[T, T], bool]) -> list[int]:
@@ -288,7 +295,6 @@ def _rank(
             point=point,
             interval=intervals[point],
             ratio=intervals[point].median / intervals[ordered[0]].median,
-            tied=places.count(place) > 1,
         )
         for place, point in zip(places, ordered, strict=True)
     ]

@@ -300,16 +300,17 @@ def result_tables(rows: Sequence[SweepRow], results: Sequence[ProblemResult]) ->
     by_point = {row.point: row for row in rows}
     tables = []
     for result in results:
-        places = (
+        ties = result.ties
+        places = [
             {
-                "place": f"{p.place}{' (tie)' if p.tied else ''}",
+                "place": f"{p.place}{' (tie)' if p.place in ties else ''}",
                 "variant and config": by_point[p.point].label(),
                 f"µs, {result.origin}": p.interval.median,
                 "interval": f"{p.interval.low:.4g} – {p.interval.high:.4g}",
                 "ratio": f"{p.ratio:.3f}",
             }
             for p in result.places[:SHOWN_PLACES]
-        )
+        ]
         title = f"{result.problem.label()} on {result.device}"
         tables.append(Table.of(title, places, result.reason))
     failures = Counter(

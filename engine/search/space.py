@@ -167,7 +167,7 @@ def make_point(
     options: SweepOptions,
     device: DeviceSpec | None,
 ) -> SweepPoint:
-    """Return the point of one (variant, problem, config).
+    """Return the point of one (variant, problem, config); a sweep without a GPU has no `Kernel`.
 
     Args:
         device: the GPU that the options name. If they name none, the evaluation checks constraints

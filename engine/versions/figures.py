@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from engine.attention.evaluation import CodeCounts, Evaluation
     from engine.attention.plan import LaunchPlan
     from engine.cuda_source.nvrtc import CompiledKernel
-    from engine.devices import DeviceSpec
+    from engine.model.kernel import Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ def compiled_answer(
     from engine.attention.plan import code_digest, count_plan, resources
 
     try:
-        variant, device = variant_of(path), find_device(gpu)
-        plan, compiled = _compiled(variant, problem, device, config)
+        kernel = _kernel(path, gpu, config)
+        plan, compiled = _compiled(kernel, problem)
         used = resources(plan, compiled)
         code = code_digest(plan, compiled)
     except AttuneError as error:
@@ -92,7 +92,6 @@ def compiled_answer(
 
     def counted() -> Answer:
         from engine.history import History
-        from engine.model.kernel import Kernel
 
         obstacle, counts, predicted = "", None, None
         try:
@@ -101,7 +100,6 @@ def compiled_answer(
             obstacle = f"Its machine code is not counted: {error}"
         try:
             # Times of sessions are ignored, so that the verdict is the same on every machine.
-            kernel = Kernel.of(variant, device, plan.config)
             predicted = History().estimate(kernel, plan.problem)
         except AttuneError as error:
             obstacle = obstacle or f"It is not simulated: {error}"
@@ -128,17 +126,20 @@ def counts_of(path: Path, problem: Problem, gpu: str, config: Mapping[str, int])
     """
     from engine.attention.plan import count_plan
 
-    return count_plan(*_compiled(variant_of(path), problem, find_device(gpu), config)).counts
+    return count_plan(*_compiled(_kernel(path, gpu, config), problem)).counts
 
 
-def _compiled(
-    variant: Variant, problem: Problem, device: DeviceSpec, config: Mapping[str, int]
-) -> tuple[LaunchPlan, CompiledKernel]:
+def _kernel(path: Path, gpu: str, config: Mapping[str, int]) -> Kernel:
+    from engine.model.kernel import Kernel
+
+    return Kernel.of(variant_of(path), find_device(gpu), config)
+
+
+def _compiled(kernel: Kernel, problem: Problem) -> tuple[LaunchPlan, CompiledKernel]:
     from engine.attention.plan import compile_plan
-    from engine.model.kernel import launch_plan
 
-    plan = launch_plan(variant, problem, default_config(variant, config), device)
-    return plan, compile_plan(plan, device.arch)
+    plan = kernel.plan(problem)
+    return plan, compile_plan(plan, kernel.device.arch)
 
 
 def answer_of(evaluation: Evaluation) -> Answer | None:

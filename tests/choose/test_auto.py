@@ -41,6 +41,7 @@ from engine.cli import main
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.history import History, KnownTime, Time
+from engine.history.known_time import NOT_COMPARABLE
 from engine.model.calibrate import fits
 from engine.model.kernel import BF16_CAPABILITY, Kernel, capability_reason
 from engine.pipeline.request import EvaluationRequest, resolve
@@ -110,6 +111,7 @@ class Simulated(History):
 
     us: Mapping[str, float] = field(default_factory=dict)
     taken_us: Mapping[str, float] = field(default_factory=dict)  # measured here
+    calibrated: tuple[str, ...] = ()  # of those with `us`
     spilling: tuple[str, ...] = ()  # of the others it is known that they do not
 
     def resources(self, kernel: Kernel, _: Problem) -> tuple[Resources, ...]:
@@ -122,7 +124,8 @@ class Simulated(History):
             return Time(us, us, us, "measured", "", 0, "session mine", "")
         if (us := self.us.get(name)) is None:
             return None
-        return Time(us, us, us, "predicted", "machine code", 0, "", "")
+        points = int(name in self.calibrated)
+        return Time(us, us, us, "predicted", "machine code", points, "", "")
 
 
 LOOKED_UP = Simulated(work="look up")  # and nothing is known
@@ -144,6 +147,22 @@ def test_the_fastest_by_the_times_of_this_problem_is_taken() -> None:
     assert far.reason.endswith("beside 6 µs of v11, 2.00×.")
     equal = choose(SMALL, L4, history=replace(known, us={"v12": 3.0, "v11": 3.0}))
     assert equal.variant.id == "v11"
+
+
+@pytest.mark.usefixtures("table")
+def test_no_ratio_of_a_calibrated_and_an_uncalibrated_time_is_written() -> None:
+    """They are ranked by their values all the same."""
+    known = Simulated(us={"v12": 3.0, "v11": 6.0})
+    for calibrated in (("v12",), ("v11",)):
+        found = choose(SMALL, L4, history=replace(known, calibrated=calibrated))
+        assert found.variant.id == "v12"
+        assert found.reason.endswith(f"), {NOT_COMPARABLE}.")
+        assert "×" not in found.reason
+    both = choose(SMALL, L4, history=replace(known, calibrated=("v11", "v12")))
+    assert both.reason.endswith("2.00×.")
+    taken = choose(SMALL, L4, history=replace(known, taken_us={"v11": 2.0}))
+    assert taken.variant.id == "v11"
+    assert taken.reason.endswith(f"), {NOT_COMPARABLE}.")
 
 
 @pytest.mark.usefixtures("table")
@@ -447,7 +466,7 @@ def test_what_auto_takes_for_presets_does_not_spill(
         for direction in ("forward", "backward"):
             problem = replace(preset.problem, direction=direction)
             kernel = choose(problem, device, history=Compiled()).kernel
-            if not fits(kernel.variant, problem, kernel.config, device):
+            if not fits(kernel, problem):
                 continue  # no kernel takes the preset
             key = (kernel.variant.id, kernel.variant.defines(problem, kernel.config))
             if key in seen:
@@ -516,7 +535,7 @@ def test_gradients_are_taken_from_a_table_of_their_own(
             assert choose(problem, device, history=fastest).variant == v26
             faster = Simulated(us={"v24": 9.0, "v25": 30.0, "v26": 10.0})
             assert choose(problem, device, history=faster).variant.id == "v24"
-        elif fits(find_variant(each.variant), problem, each.config, device):
+        elif fits(Kernel.of(each.variant, device, each.config), problem):
             assert (choice.variant.id, choice.config) == (each.variant, each.config)
 
 

@@ -150,7 +150,7 @@ def test_the_point_under_way_is_said_however_soon_it_began() -> None:
 
 
 def test_a_final_survives_the_journal() -> None:
-    place = RankedPoint(1, "point", MedianInterval(5.0, 4.9, 5.1), 1.0, False)
+    place = RankedPoint(1, "point", MedianInterval(5.0, 4.9, 5.1), 1.0)
     found = ProblemResult("H200", Problem(1, 8, 128, 64), "measured", (place,), "side by side")
     assert decode(ProblemResult, json.loads(json.dumps(encode(found)))) == found
 

@@ -123,9 +123,9 @@ def test_a_config_that_takes_the_problem_is_found() -> None:
     assert v12.unsupported(longer, found) is None
     # A CTA of sm_75 has 64 KiB of shared memory: the defaults hold 97 KiB at D = 128.
     v14, wide = LADDER.by_id("v14"), Problem(1, 8, 1, 128, seqlen_kv=512)
-    assert fits(v14, wide, v14.default_config(), find_device("L4"))
-    assert not fits(v14, wide, v14.default_config(), find_device("T4"))
-    assert fits(v14, wide, request_of(v14, wide, "T4").config, find_device("T4"))
+    assert fits(Kernel.of(v14, "L4"), wide)
+    assert not fits(Kernel.of(v14, "T4"), wide)
+    assert fits(Kernel.of(v14, "T4", request_of(v14, wide, "T4").config), wide)
 
 
 def test_where_no_config_fits_the_sentence_names_what_forbids_all() -> None:

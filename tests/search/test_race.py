@@ -11,6 +11,7 @@ from words import says
 
 from engine.measure.sampler import SamplerSettings
 from engine.search.autotune import FINALISTS, race
+from engine.search.ranking import ties
 
 WARM = SamplerSettings(kinds=("device_warm",))
 FIELD = {f"c{i:02}": 10.0 * (1 + 0.04 * i) for i in range(24)}
@@ -53,7 +54,7 @@ def test_equals_share_the_first_place() -> None:
     device = SimulatedDevice(true_us, SimulatedConditions(noise=0.004), 2)
     result = race(SimulatedCandidates(device, "cba"), WARM)
     assert {p.point: p.place for p in result.places} == {"a": 1, "b": 1, "c": 3}
-    assert [p.tied for p in result.places] == [True, True, False]
+    assert ties(result.places) == {1}
 
 
 def test_a_candidate_that_may_be_the_best_is_not_sent_home_early() -> None:
@@ -72,7 +73,8 @@ def test_few_candidates_go_straight_to_the_final() -> None:
     assert result.left_in_heat == {}
     assert [p.point for p in result.places] == ["a", "b"]
     alone = race(SimulatedCandidates(device, ["a"]), WARM)
-    assert [(p.place, p.tied) for p in alone.places] == [(1, False)]
+    assert [p.place for p in alone.places] == [1]
+    assert ties(alone.places) == frozenset()
     with pytest.raises(ValueError, match="candidate"):
         race(SimulatedCandidates(device, []), WARM)
 

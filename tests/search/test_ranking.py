@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from search_data import SMALL, row
 from simulated_gpu import SimulatedConditions, SimulatedDevice
 from words import says
 
-from engine.base.errors import Status
+from engine.base.errors import SnapshotError, Status
+from engine.base.schema import decode, encode
 from engine.measure.sampler import SamplerSettings, run_rounds
-from engine.measure.statistics import Verdict
+from engine.measure.statistics import MedianInterval, Verdict
 from engine.search.autotune import problem_result
 from engine.search.ranking import (
+    RankedPoint,
     assign_places,
     by_problem,
     compare_rows,
     rank_rows,
     rank_run,
     ranking_origin,
+    ties,
 )
 from engine.search.sweep.journal import Tally
 
@@ -38,15 +42,32 @@ def test_a_side_by_side_run_tells_two_percent_apart_and_shows_equals_as_tied() -
     run = run_rounds(device, "a", ["b", "c", "d"], SamplerSettings(kinds=("device_warm",)))
     ranked = {p.point: p for p in rank_run(run)}
     assert {name: p.place for name, p in ranked.items()} == {"a": 1, "b": 1, "c": 3, "d": 4}
-    assert ranked["a"].tied
-    assert ranked["b"].tied
-    assert not ranked["c"].tied
+    assert ties(ranked.values()) == {1}
     assert 1.02 < ranked["c"].ratio < 1.04
 
 
 def test_separate_measurements_need_more_than_runs_differ_by() -> None:
     close = [row("v05", t, config={"num_splits": s}) for s, t in ((1, 10.0), (2, 10.2), (4, 11.0))]
-    assert [(p.place, p.tied) for p in rank_rows(close)] == [(1, True), (1, True), (3, False)]
+    places = rank_rows(close)
+    assert [p.place for p in places] == [1, 1, 3]
+    assert ties(places) == {1}
+
+
+def test_a_place_of_an_earlier_version_is_readable() -> None:
+    """It stored whether the place is shared, which follows from all places."""
+    old = {
+        "place": 1,
+        "point": "c0ffee",
+        "interval": {"median": 10.0, "low": 9.9, "high": 10.1},
+        "ratio": 1.0,
+        "tied": True,
+    }
+    place = decode(RankedPoint, old)
+    assert place == RankedPoint(1, "c0ffee", MedianInterval(10.0, 9.9, 10.1), 1.0)
+    del old["tied"]
+    assert encode(place) == old
+    with pytest.raises(SnapshotError):
+        decode(RankedPoint, {**old, "tie": True})
 
 
 def test_predictions_within_the_error_of_ranking_share_a_place() -> None:

@@ -6,10 +6,11 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from made_up_history import MadeUpHistory
+from made_up_history import MadeUpHistory, Times
 from words import says
 
 from engine.attention.evaluation import Evaluation, Latency, Resources
+from engine.attention.plan import variant_sources
 from engine.attention.problem import Problem
 from engine.base.errors import Status, ToolMissing
 from engine.choose.advice import (
@@ -23,6 +24,7 @@ from engine.choose.advice import (
 from engine.choose.auto import candidates_for
 from engine.choose.batch.alternatives import Situation, rank_options
 from engine.devices import find_device
+from engine.history.known_time import times_of
 from engine.model.kernel import Kernel
 from kernels.ladder import LADDER, by_id
 
@@ -85,6 +87,29 @@ def test_no_candidate_of_auto_is_faster_than_what_is_offered() -> None:
         latency = known.estimate(kernel, problem).latency
         assert latency is not None
         assert offered[kernel.variant.id] <= latency.median_us
+
+
+def test_a_calibrated_time_gives_no_gain_over_uncalibrated_ones() -> None:
+    sha = variant_sources(by_id("v01")).source_sha256
+    times = times_of([evaluation(source_sha256=sha)], session="test data")
+    known = replace(compiled(), times=Times({"L4": times}))
+    problem = Problem(1, 1, 256, 64)
+    now = Situation(Kernel.of("v01", "L4"), problem, None)
+    variants = [by_id("v01"), by_id("v05"), by_id("v08")]
+    options, notes = rank_options(now, variants, (), None, known)
+    (accept,) = (o for o in options if o.kind == "accept")
+    assert (accept.calibrated_on, accept.speedup) == (1, 1.0)
+    others = [o for o in options if o.variant != "v01"]
+    assert {o.variant for o in others} == {"v05", "v08"}
+    assert {(o.calibrated_on, o.speedup) for o in others} == {(0, None)}
+    assert any("v05" in note and "v08" in note for note in notes)
+    # The order is that of the values all the same.
+    costs = [o.per_query_us for o in options]
+    assert costs == sorted(costs)
+    found = [s for s in advise([evaluation(problem=problem)], known) if s.variant != "v01"]
+    assert found
+    assert {s.gain for s in found} == {None}
+    assert all(s.latency.median_us < accept.latency_us for s in found)
 
 
 def test_what_is_left_out_is_said() -> None:

@@ -31,7 +31,7 @@ from engine.choose.auto.candidates import (
 )
 from engine.devices.spec import DeviceSpec
 from engine.history import History, Time
-from engine.history.known_time import is_of_this_source
+from engine.history.known_time import NOT_COMPARABLE, are_comparable, is_of_this_source
 from engine.measure.statistics import RANKING_ERROR
 from engine.model.calibrate import fits, fitting_config
 from engine.model.kernel import Kernel
@@ -109,7 +109,7 @@ def choose(
     given = dict(given or {})
     offering = [k.with_config(**given) for k in kernels if k.variant.unoffered(given) is None]
     if given:
-        offering = [k for k in offering if fits(k.variant, problem, k.config, device)]
+        offering = [k for k in offering if fits(k, problem)]
     if not offering:
         kernel, why = (kernels[0], "") if kernels else _by_order(problem, device, note)
         if (unoffered := kernel.variant.unoffered(given)) is not None:
@@ -120,7 +120,7 @@ def choose(
         reason = (
             why or f"{kernel.variant.idea} No kernel takes the problem with the given tunables."
         )
-        is_taken = fits(kernel.variant, problem, kernel.config, device)
+        is_taken = fits(kernel, problem)
         told = _sentences(device, problem, reason, tuned_note)
         return Choice(kernel, told, tuple(given), is_taken=is_taken)
     offering = list(dict.fromkeys(offering))
@@ -195,12 +195,15 @@ def _source_of(variant: Variant) -> str:
 
 
 def rank_of(cost: float | None, variant: str) -> tuple[bool, float, str]:
-    """Return a sort key for kernels: lowest cost first, then kernels that cannot be compared.
+    """Return a sort key for kernels: lowest cost first, then kernels that cannot be ranked.
 
-    Of equal kernels, the lower rung, which is simpler, comes first.
+    The one order of `auto` and of alternatives. Each kernel has the time that `History` prefers:
+    measured, recorded, simulated and calibrated, or simulated; these are ranked by their values
+    alone, although no ratio of two such times is written unless they are comparable. A time by
+    roofline does not rank. Of equal kernels, the lower rung, which is simpler, comes first.
 
     Args:
-        cost: a time or a figure derived from it; None if it cannot be compared.
+        cost: a time or a figure derived from it; None if it cannot be ranked.
     """
     return cost is None, cost or 0.0, variant
 
@@ -222,7 +225,7 @@ def chosen_variants(
     taken: list[str] = []
     if AUTO in names:
         choices = [(p, choose(p, device, None, history)) for p in problems]
-        taken = [c.variant.id for p, c in choices if fits(c.variant, p, c.config, device)]
+        taken = [c.variant.id for p, c in choices if fits(c.kernel, p)]
         if choices and not taken:
             raise InvalidProblem(choices[0][1].reason, code="auto_takes_none")
     chosen = [one for name in names for one in (taken if name == AUTO else [name])]
@@ -304,7 +307,7 @@ def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iter
         kernel = _of_row(row, table, device)
         if kernel is None or kernel in named:
             continue
-        if fits(kernel.variant, problem, kernel.config, device):
+        if fits(kernel, problem):
             named.setdefault(kernel)
             seen.add(row.variant)
     yield from named
@@ -352,7 +355,7 @@ def _fitting(
             kernel = Kernel.of(name, device, config)
         except AttuneError:
             continue
-        if fits(kernel.variant, problem, kernel.config, device):
+        if fits(kernel, problem):
             yield kernel
 
 
@@ -402,11 +405,16 @@ def _beside_in_words(candidates: Sequence[_Candidate], time: Time) -> str:
     other, beside = others[0].kernel.variant.id, others[0].time
     assert beside is not None
     shown = f" beside {format_us(beside.us)} of {other}"
-    if (beside.origin == "predicted") != (time.origin == "predicted"):
-        return f"{shown} ({_words(beside).lower()})"
+    if not _are_alike(beside, time):
+        return f"{shown} ({_words(beside).rstrip(',').lower()}), {NOT_COMPARABLE}"
     if (ratio := beside.us / time.us) >= 1 + RANKING_ERROR or time.origin != "predicted":
         return f"{shown}, {ratio:.2f}×"
     return f"{shown}, within the error of the ranking ({RANKING_ERROR:.0%})"
+
+
+def _are_alike(a: Time, b: Time) -> bool:
+    """True if both times were taken, or both are predicted and both or neither calibrated."""
+    return are_comparable(a.origin, b.origin) and bool(a.calibrated_on) == bool(b.calibrated_on)
 
 
 def _words(time: Time) -> str:

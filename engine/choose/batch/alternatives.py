@@ -1,8 +1,8 @@
 """Options if the batch cannot grow: other variants, a smaller GPU, waiting, or accepting it.
 
 Every option has the same two figures, latency and dollars per 10⁹ queries, and options are ranked
-by the cost of a query. They include `auto`'s candidates, in `auto`'s order if only the kernel
-differs.
+by the cost of a query, as `auto` ranks (`rank_of`). They include `auto`'s candidates, in `auto`'s
+order if only the kernel differs.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ class Option:
     per_query_us: float
     usd_per_billion_queries: float | None
     # Speed-up of a query's GPU time over accepting; None if the two are predicted by different
-    # methods.
+    # methods, or only one of them is calibrated.
     speedup: float | None
     reason: str
     by_machine_code: bool  # the latency is simulated, else by roofline
+    calibrated_on: int  # number of known times of its kernel that the latency rests on
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,8 @@ def rank_options(
             are offered.
         wait: a plan to collect requests, if requested.
         known: predicts the options. Options predicted by another method than the present kernel
-            come last without a speed-up, because the times are not comparable.
+            come last. They have no speed-up, nor has an option if only one of the two kernels is
+            calibrated on known times: such times are not comparable.
 
     Raises:
         InvalidProblem: the present kernel cannot be predicted.
@@ -99,12 +101,7 @@ def rank_options(
     # Threads help, because compiling releases the interpreter lock.
     with ThreadPoolExecutor() as pool:
         answers = list(pool.map(lambda x: _option(x[0], x[1], x[2], base, known), others))
-    other_method = [a for a in answers if not isinstance(a, str) and a.speedup is None]
-    if other_method:
-        names = ", ".join(dict.fromkeys(a.variant for a in other_method))
-        notes.append(
-            f"Predicted by another method than the present kernel, so not comparable: {names}."
-        )
+    notes += _not_comparable(base, [a for a in answers if not isinstance(a, str)])
     for (_, _, title), answer in zip(others, answers, strict=True):
         if isinstance(answer, str):
             notes.append(f"{title}: {answer}")
@@ -116,10 +113,23 @@ def rank_options(
         if not isinstance(later, str):
             options.append(_waiting(now, wait, base, later.latency_us))
     best_of_variant = _best_configs(options)
-    ranked = sorted(best_of_variant, key=_rank)
+    ranked = sorted(best_of_variant, key=lambda option: _rank(option, base))
     if basis := _different_bases(ranked, {d.name: d for d in (now.kernel.device, *devices)}):
         notes.append(basis)
     return tuple(ranked), tuple(dict.fromkeys(notes))
+
+
+def _not_comparable(base: Option, options: Iterable[Option]) -> Iterator[str]:
+    """Yield a sentence for each reason why options have no speed-up, with their variants."""
+    names: dict[str, dict[str, None]] = {}
+    for option in options:
+        if option.speedup is None:
+            why = "Only one of its and the present kernel's times is calibrated on known times"
+            if option.by_machine_code != base.by_machine_code:
+                why = "Predicted by another method than the present kernel"
+            names.setdefault(why, {})[option.variant] = None
+    for why, variants in names.items():
+        yield f"{why}, so not comparable: {', '.join(variants)}."
 
 
 def _different_bases(options: Iterable[Option], devices: Mapping[str, DeviceSpec]) -> str:
@@ -137,11 +147,12 @@ def _different_bases(options: Iterable[Option], devices: Mapping[str, DeviceSpec
     )
 
 
-def _rank(option: Option) -> tuple[bool, bool, tuple[bool, float, str]]:
-    """Sort key: cheapest query first; options without a price or a comparison last."""
+def _rank(option: Option, base: Option) -> tuple[bool, bool, tuple[bool, float, str]]:
+    """Sort key: cheapest query first; options without a price or by another method last."""
     dollars = option.usd_per_billion_queries
     cost = option.per_query_us if dollars is None else dollars
-    return option.speedup is None, dollars is None, rank_of(cost, option.variant)
+    is_other_method = option.by_machine_code != base.by_machine_code
+    return is_other_method, dollars is None, rank_of(cost, option.variant)
 
 
 def _best_configs(options: list[Option]) -> list[Option]:
@@ -261,7 +272,10 @@ def _option(
     per_query_us = latency.median_us / _queries(at.problem)
     speedup: float | None = 1.0
     if base is not None:
-        alike = base.by_machine_code == result.by_machine_code
+        alike = (base.by_machine_code, base.calibrated_on > 0) == (
+            result.by_machine_code,
+            result.calibrated_on > 0,
+        )
         speedup = base.per_query_us / per_query_us if alike else None
     return Option(
         kind=kind,
@@ -278,6 +292,7 @@ def _option(
         speedup=speedup,
         reason=latency.reason.split(". ")[0].rstrip(".") + ".",
         by_machine_code=result.by_machine_code,
+        calibrated_on=result.calibrated_on,
     )
 
 
