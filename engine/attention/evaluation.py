@@ -108,8 +108,9 @@ class Latency(Stored):
 
     @property
     def basis(self) -> str:
-        """Return the origin and method: `recorded`, `predicted by machine code`."""
-        return f"{self.origin} by {self.method}" if self.method else self.origin
+        """Return the origin and method: `recorded`, `predicted by machine code, calibrated`."""
+        calibrated = ", calibrated" if CALIBRATED in self.reason else ""
+        return f"{self.origin} by {self.method}{calibrated}" if self.method else self.origin
 
     @property
     def is_simulated(self) -> bool:

@@ -227,7 +227,7 @@ def are_comparable(basis: str, other: str) -> bool:
     """Whether a ratio of two times says something, by their `Latency.basis` or origin.
 
     That of a predicted time and one that was taken does not, nor that of two that were predicted by
-    different methods: such a ratio is never written.
+    different methods, or of which one alone is calibrated: such a ratio is never written.
     """
     return basis == other or not (_is_predicted(basis) or _is_predicted(other))
 

@@ -10,13 +10,14 @@ from compare_data import evaluation, latency, session
 from made_up_history import MadeUpHistory
 
 from engine.attention.config import find_variant
+from engine.attention.evaluation import CALIBRATED, Latency
 from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import Status
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.history import KnownTime
-from engine.history.known_time import newest_of, source_match, times_of
+from engine.history.known_time import are_comparable, newest_of, source_match, times_of
 from engine.model.equations import Calibration
 from engine.model.kernel import Kernel
 from engine.sessions import known_times
@@ -196,3 +197,12 @@ def test_of_one_launch_the_newest_count(store: Store, tmp_path: Path) -> None:
     known = KnownTimes(store, tmp_path / "working", most_of_a_launch=2)
     names = [info.name for info in store.list() if not info.shipped]
     assert [t.file for t in known.on("L4", name="v05")] == names[:2]
+
+
+def test_a_calibrated_time_is_compared_with_its_like_alone() -> None:
+    plain = Latency("predicted", 10.0, 8.0, 12.0, "By machine code.")
+    calibrated = Latency("predicted", 20.0, 19.0, 21.0, f"By machine code. {CALIBRATED} 3 points.")
+    assert calibrated.basis == "predicted by machine code, calibrated"
+    assert not are_comparable(plain.basis, calibrated.basis)
+    assert are_comparable(calibrated.basis, calibrated.basis)
+    assert are_comparable(plain.basis, plain.basis)

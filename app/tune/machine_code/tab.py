@@ -14,6 +14,7 @@ from app.tune.machine_code.reading import Reading, read
 from app.tune.run_state import RunState
 from engine.attention.evaluation import Latency
 from engine.base.units import format_us
+from engine.history.known_time import are_comparable, not_comparable
 from engine.machine_code.disassembly import plain_name
 from engine.machine_code.launch_report import MachineCode, PassReport, compare_counts
 from engine.pipeline.request import EvaluationRequest, resolve
@@ -122,9 +123,9 @@ def _by(predicted: Latency) -> str:
 
 
 def _compared(other: Latency, mine: Latency) -> str:
-    if other.method != mine.method:
-        return f"predicted by {other.method} and by {mine.method}: not comparable"
-    return f"predicted by {mine.method}, {other.median_us / mine.median_us:.2f} times"
+    if not are_comparable(other.basis, mine.basis):
+        return not_comparable(other.basis, mine.basis)
+    return f"{mine.basis}, {other.median_us / mine.median_us:.2f} times"
 
 
 def _draw_lines(code: MachineCode, report: PassReport) -> None:
