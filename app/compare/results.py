@@ -16,7 +16,7 @@ from engine.sessions.compare.comparison import Kind
 from engine.sessions.compare.formats import (
     change_of,
     changes_table,
-    differences_frame,
+    environment_table,
     figure_records,
     findings_table,
     rows_frame,
@@ -108,14 +108,9 @@ def _differences(comparison: SessionComparison, differences: Differences) -> Non
         if differences.nothing:
             st.caption("Environment, flags and sources are the same.")
             return
-        frame = differences_frame(comparison)
-        mine = frame[frame["session"] == differences.session].drop(columns="session")
-        if not mine.empty:
-            tables.draw(
-                mine.assign(decisive=["no verdict" if x else "" for x in mine["decisive"]]),
-                rows=_ROWS,
-                columns={"decisive": "effect"},
-            )
+        if differences.environment:
+            frame = environment_table(differences).frame()
+            tables.draw(frame, rows=_ROWS, columns={"here": "other"})
         for flags in differences.flags:
             st.text(f"Flags of {flags.source}")
             changed = [f"- {f}" for f in flags.removed] + [f"+ {f}" for f in flags.added]

@@ -128,7 +128,7 @@ def test_across_drivers_no_verdict_unless_asked_for(open_app):
     assert [m.label for m in at.metric] == ["No verdict"]
     differs = tables(at, "field")[0]
     assert list(differs["field"]) == ["driver"]
-    assert list(differs["decisive"]) == ["no verdict"]
+    assert list(differs["effect"]) == ["no verdict"]
     at.toggle(key="compare_across").set_value(True).run()
     assert metric(at, "Slower") == "1"
     assert says(tables(at, "finding")[0]["finding"][0], "across_different_conditions")

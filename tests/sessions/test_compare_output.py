@@ -12,7 +12,7 @@ from compare_data import evaluation, session, source
 from engine.base.errors import Status
 from engine.sessions.compare import SessionComparison, compare_sessions
 from engine.sessions.compare.formats import (
-    differences_frame,
+    environment_table,
     rows_frame,
     to_csv,
     to_dict,
@@ -47,7 +47,7 @@ class TestOutput:
         assert rows["verdict"].tolist() == ["BROKEN", "SLOWER", "FASTER"]
         assert rows["regressed"].tolist() == [True, True, False]
         assert rows["problem"].tolist()[2] == "B1 H1 S128 D64 fp16"
-        assert differences_frame(mixed)["field"].tolist() == ["torch"]
+        assert [row[0] for d in mixed.differences for row in environment_table(d).rows] == ["torch"]
         assert winners_frame(mixed)["winner"].tolist() == ["v05"] * 4
         assert len(unmatched_frame(mixed)) == 1
 

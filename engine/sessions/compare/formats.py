@@ -98,16 +98,6 @@ def unmatched_frame(comparison: SessionComparison) -> pd.DataFrame:
     return _frame(comparison.unmatched, _UNMATCHED_COLUMNS)
 
 
-def differences_frame(comparison: SessionComparison) -> pd.DataFrame:
-    """Return `session, field, baseline, other, decisive` of differences in the environments."""
-    rows = [
-        (d.session, e.field, _known(e.baseline), _known(e.other), e.decisive)
-        for d in comparison.differences
-        for e in d.environment
-    ]
-    return pd.DataFrame(rows, columns=["session", "field", "baseline", "other", "decisive"])
-
-
 def comparison_tables(comparison: SessionComparison) -> list[Table]:
     """Return the non-empty tables: regressions, kernels side by side, winners, evaluations
     without a counterpart. If there are only a few rows, each gets its own table of figures."""
