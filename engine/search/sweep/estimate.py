@@ -1,9 +1,9 @@
 """Estimate how long a sweep will take, from defaults at first, then from its finished evaluations.
 
-An evaluation compiles, checks and simulates. How much longer each of the three takes here than the
-default says is learned apart, and so is how many points have to be compiled or simulated at all:
-what was before takes no time. Seconds are kept as on an idle machine; an estimate is for the load
-of the moment.
+An evaluation has three stages: compile, check, simulate. For each stage the estimator learns the
+ratio of actual to default time on this machine, and the share of points that need the stage at all:
+work that an earlier run has cached takes no time. Ratios are stored as on an idle machine; an
+estimate applies the present load.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from engine.search.space import SweepPoint
 
 STAGES: Final = ("compile", "check", "simulate")
 
-# Seconds of CPU time, from 2 cores of a desktop CPU. The first finished points correct them.
-# On another machine, two threads of one core of a server, 12 rungs took 1.9 to 5.6 s a point where
-# these come to 3.0, libraries that were built once left out.
+# Seconds of CPU time on 2 cores of a desktop CPU; the first finished points correct them. On two
+# threads of one server core, 12 rungs took 1.9 to 5.6 s a point where these defaults give 3.0,
+# without the libraries that are built once.
 _COMPILE_S = 0.2  # NVRTC takes 0.05 to 0.3 s a kernel
 _SIMULATE_S = 2.0  # of one SM: 0.3 to 8 s by kernel, none where it was simulated before
 _HOST_COMPILE_S = 0.6  # the same kernel for the CPU
@@ -43,19 +43,19 @@ _RUNS = 2  # every kernel is executed twice and compared with itself
 # Warm-up and rounds: of the kernel alone, or of warm, cold and end to end beside the baselines.
 _MEASURE_S: Mapping[Effort, float] = {"quick": 1.0, "full": 12.0}
 
-_LEARNED_FROM = 3  # evaluations of a sweep, at least
-_RECENT = 100  # evaluations that say how fast this machine is
-_NEWEST = 10  # of them count as much as all together: the rate may change while a sweep runs
-_LEFT_OUT = 0.2  # of the shortest and of the longest, so that odd ones do not decide
-_LEFT_OUT_SPREAD = 2.0  # a normal spread without them is half as wide
-_UNSURE = 2.0  # a default may be so much too long or too short
-_LEAST_UNSURE = 1.1
-_SPREAD = 1.65  # standard errors: nine sweeps of ten end within the range
-_DONE_BEFORE = 0.05  # of the default: who compiles or simulates in less found it done
-_FOUND = 0.01  # what it takes then, as far as none was seen
-_LOOKED_UP = 12  # points that are looked up before a sweep, and
-_PRIOR_POINTS = 2  # how many finished ones what was found counts for
-_AT_ONE_POINT = 0.7  # how far evaluations differ, of their mean, where two have yet to say it
+_MIN_EVALUATIONS = 3  # of a sweep, to learn a ratio from them
+_MAX_EVALUATIONS = 100  # the newest ones, which give the ratios
+_NEWEST = 10  # weigh as much as all together: the rate may change while a sweep runs
+_TRIMMED_SHARE = 0.2  # cut from each end of the sorted ratios, against outliers
+_TRIMMED_SPREAD = 2.0  # a normal spread is about this many times that of its trimmed values
+_DEFAULT_ERROR = 2.0  # factor by which a default may be too long or too short
+_MIN_ERROR = 1.1
+_SPREAD = 1.65  # standard errors; nine of ten sweeps end within the range
+_CACHED_BELOW = 0.05  # a stage that takes less than this share of its default found cached work
+_CACHED_RATIO = 0.01  # of the default, for cached work before any was seen
+_SAMPLE_POINTS = 12  # looked up before a sweep
+_SAMPLE_WEIGHT = 2  # the sample counts as much as this many finished points
+_RELATIVE_SPREAD = 0.7  # of the evaluations' times, until two have finished
 
 
 def prior_s(request: EvaluationRequest, on_gpu: bool) -> dict[str, float]:
@@ -100,7 +100,7 @@ def work_ahead(points: Sequence[SweepPoint], history: History) -> dict[str, floa
     """Return the shares of points that must be compiled and simulated, estimated from a dozen
     points."""
     runnable = [p for p in points if p.why_not is None]
-    sample = runnable[:: -(-len(runnable) // _LOOKED_UP)] if runnable else []
+    sample = runnable[:: -(-len(runnable) // _SAMPLE_POINTS)] if runnable else []
     counts = {"compile": 0, "simulate": 0}
     for point in sample:
         looked = history.doing("look up")
@@ -126,14 +126,14 @@ def _kernel_of(request: EvaluationRequest) -> tuple[object, ...]:
 class Estimator:
     """Estimates the remaining time of a sweep; each finished point improves the estimate.
 
-    The default knows which points are dear beside which; how fast this machine is comes from the
-    mean of actual over default, by stage; before the first point from that of earlier sweeps of the
-    kind, whose range is as wide as they were off.
+    Defaults give the relative cost of points; the mean ratio of actual to default time, by stage,
+    gives the speed of this machine. Until a point has finished, the ratios of earlier sweeps of the
+    same kind are used, with a range as wide as their errors were.
 
     Args:
-        ahead: as `work_ahead` finds it; without it all points are compiled and simulated.
-        load: by what an evaluation takes longer now than on an idle machine.
-        is_built: whether a simulation waits for no compiler.
+        ahead: result of `work_ahead`; by default every point is compiled and simulated.
+        load: slow-down of an evaluation by the machine's load.
+        is_built: whether the simulator's libraries are built.
     """
 
     def __init__(
@@ -149,12 +149,12 @@ class Estimator:
         points = [p for p in points if p.why_not is None]
         self._priors = {p.id: prior_s(p.request, on_gpu) for p in points}
         self._left_s = {s: sum(prior[s] for prior in self._priors.values()) for s in STAGES}
-        # Actual over default, and whether there was something to do.
+        # Ratio of actual to default time, and whether the stage had work to do.
         self._seen: dict[str, deque[tuple[float, bool]]] = {
-            s: deque(maxlen=_RECENT) for s in STAGES
+            s: deque(maxlen=_MAX_EVALUATIONS) for s in STAGES
         }
         self._ahead = dict.fromkeys(STAGES, 1.0) | dict(ahead or {})
-        # The first point of a kernel compiles and simulates it, for all others that there are.
+        # The first point of a kernel compiles and simulates it for all its other points.
         self._kernels = {p.id: _kernel_of(p.request) for p in points} if ahead is not None else {}
         self._new = set(self._kernels.values())
         self._new_share = len(self._new) / max(1, len(points))
@@ -178,10 +178,9 @@ class Estimator:
         """Record a finished point.
 
         Args:
-            elapsed_s: how long it took in all.
-            spent_s: of that the seconds that its stages took, as far as they are known; what they
-                leave was the check's. None: nothing is known of stages, as of a point of an
-                earlier run, and each counts as longer in the same proportion.
+            elapsed_s: its total time.
+            spent_s: seconds of each known stage; the check took the rest. None: stages are unknown,
+                as for a point of an earlier run, and all get the same ratio.
         """
         prior = self._priors.pop(point.id, None)
         if prior is None:
@@ -203,32 +202,32 @@ class Estimator:
         for stage, seconds in took_s.items():
             if prior[stage] > 0:
                 ratio = seconds / prior[stage]
-                to_do = stage == "check" or spent_s is None or ratio >= _DONE_BEFORE
+                to_do = stage == "check" or spent_s is None or ratio >= _CACHED_BELOW
                 self._seen[stage].append((ratio / slowed, to_do))
                 self._counts[stage, is_new, to_do] += 1
 
     def left(self) -> TimeLeft:
         """Return the time for all unfinished points at the present load."""
         slowed = self._load()
-        by_load = sqrt(slowed)  # others may end, or more begin
+        by_load = sqrt(slowed)  # the load may rise or fall
         expected_s = low_s = high_s = variance = drift_s = 0.0
         for stage in STAGES:
             left_s, share = max(0.0, self._left_s[stage]) * slowed, self._share(stage)
             overall, newest = self._ratios(stage)
             ratio = (overall + newest) / 2
-            off = _either(self._unsure(stage), by_load)
-            found_s = left_s * (1 - share) * self._ratio_found(stage)
-            expected_s += left_s * share * ratio + found_s
-            low_s += left_s * share * ratio / off + found_s / by_load
-            high_s += left_s * share * ratio * off + found_s * by_load
+            off = _combined(self._error(stage), by_load)
+            cached_s = left_s * (1 - share) * self._cached_ratio(stage)
+            expected_s += left_s * share * ratio + cached_s
+            low_s += left_s * share * ratio / off + cached_s / by_load
+            high_s += left_s * share * ratio * off + cached_s * by_load
             drift_s += left_s * share * abs(overall - newest) / 2
             variance += left_s**2 * self._variance(stage, share, ratio)
-        if any(len(_usual(r for r, _ in seen)) > 1 for seen in self._seen.values()):
-            either_way_s = _SPREAD * sqrt(variance) + drift_s
-            low_s = max(0.0, min(expected_s - either_way_s, expected_s / _LEAST_UNSURE)) / by_load
-            high_s = max(expected_s + either_way_s, expected_s * _LEAST_UNSURE) * by_load
+        if any(len(_trimmed(r for r, _ in seen)) > 1 for seen in self._seen.values()):
+            margin_s = _SPREAD * sqrt(variance) + drift_s
+            low_s = max(0.0, min(expected_s - margin_s, expected_s / _MIN_ERROR)) / by_load
+            high_s = max(expected_s + margin_s, expected_s * _MIN_ERROR) * by_load
         elif self._waits_for_libraries():
-            libraries_s, off = _LIBRARIES_S * slowed, _either(_UNSURE, by_load)
+            libraries_s, off = _LIBRARIES_S * slowed, _combined(_DEFAULT_ERROR, by_load)
             expected_s += libraries_s
             low_s, high_s = low_s + libraries_s / off, high_s + libraries_s * off
         return TimeLeft(expected_s, low_s, high_s)
@@ -237,29 +236,29 @@ class Estimator:
         """Store this machine's speed for the initial estimate of the next sweep."""
         kept = {}
         for stage in STAGES:
-            if len(worked := self._worked(stage)) < _LEARNED_FROM:
+            if len(worked := self._worked(stage)) < _MIN_EVALUATIONS:
                 continue
-            ratio, name = fmean(_usual(worked)), f"{self._kind}, {stage}"
+            ratio, name = fmean(_trimmed(worked)), f"{self._kind}, {stage}"
             if (old := self._before.get(name)) is None:
-                kept[name] = (ratio, log(_UNSURE) / 2)
-            else:  # both count: one sweep is not like the other
+                kept[name] = (ratio, log(_DEFAULT_ERROR) / 2)
+            else:  # the mean of both, as sweeps differ
                 off = abs(log(ratio / old[0]))
                 kept[name] = (sqrt(ratio * old[0]), (old[1] + off) / 2)
         if kept:
             write_entry(_learned_path(), json.dumps({**learned(), **kept}).encode())
 
     def _waits_for_libraries(self) -> bool:
-        """Whether the first simulation here will build what it runs on."""
+        """True if the first simulation must build the simulator's libraries."""
         if self._seen["simulate"] or self._left_s["simulate"] * self._share("simulate") == 0:
             return False
         return not self._is_built()
 
     def _worked(self, stage: str) -> list[float]:
-        """Actual over default of the points at which there was something to do."""
+        """Return the ratios of actual to default time of points at which the stage had work."""
         return [ratio for ratio, to_do in self._seen[stage] if to_do and ratio > 0]
 
     def _share(self, stage: str) -> float:
-        """Of the points at which there is something to do."""
+        """Return the share of the remaining points at which the stage has work to do."""
         if stage == "check":
             return 1.0
         if self._kernels:
@@ -271,60 +270,58 @@ class Estimator:
                 + (1 - new) * self._share_of(stage, False, 0.0),
             )
         worked, seen = len(self._worked(stage)), len(self._seen[stage])
-        return (worked + _PRIOR_POINTS * self._ahead[stage]) / (seen + _PRIOR_POINTS)
+        return (worked + _SAMPLE_WEIGHT * self._ahead[stage]) / (seen + _SAMPLE_WEIGHT)
 
     def _share_of(self, stage: str, is_new: bool, before: float) -> float:
-        """Of the points whose kernel is new, or is not; `before` any of them ended, so much."""
+        """Return that share of points with (or without) a new kernel; `before` any has finished."""
         to_do, done = (self._counts[stage, is_new, x] for x in (True, False))
-        return (to_do + _PRIOR_POINTS * before) / (to_do + done + _PRIOR_POINTS)
+        return (to_do + _SAMPLE_WEIGHT * before) / (to_do + done + _SAMPLE_WEIGHT)
 
     def _variance(self, stage: str, share: float, ratio: float) -> float:
-        """Of the mean over the points left, with what is not known of it: actual over default."""
-        seen, usual = len(self._seen[stage]), _usual(self._worked(stage))
-        differ = _LEFT_OUT_SPREAD * stdev(usual) if len(usual) > 1 else _AT_ONE_POINT * ratio
+        """Return the variance of the mean ratio of remaining points, estimation error included."""
+        seen, usual = len(self._seen[stage]), _trimmed(self._worked(stage))
+        differ = _TRIMMED_SPREAD * stdev(usual) if len(usual) > 1 else _RELATIVE_SPREAD * ratio
         of_one = share * differ**2
-        if stage != "check":  # a point to do, or one that is done, is never ruled out
-            count = seen + _PRIOR_POINTS
+        if stage != "check":  # neither kind of point is ever ruled out
+            count = seen + _SAMPLE_WEIGHT
             to_do = (share * count + 0.5) / (count + 1)
             of_one += to_do * (1 - to_do) * ratio**2
         return of_one * (1 / max(1, seen) + 1 / max(1, self.points_left))
 
     def _ratios(self, stage: str) -> tuple[float, float]:
-        """Actual over default: of all finished points, and of the newest."""
+        """Return the mean ratio of all finished points and that of the newest."""
         if worked := self._worked(stage):
-            return fmean(_usual(worked)), fmean(_usual(worked[-_NEWEST:]))
+            return fmean(_trimmed(worked)), fmean(_trimmed(worked[-_NEWEST:]))
         ratio, _ = self._before.get(f"{self._kind}, {stage}", (1.0, 0.0))
         return ratio, ratio
 
-    def _ratio_found(self, stage: str) -> float:
-        """What is left of the default where the work was done before: it is looked up."""
+    def _cached_ratio(self, stage: str) -> float:
+        """Return the ratio of a stage whose work is cached."""
         found = [ratio for ratio, to_do in self._seen[stage] if not to_do]
-        return fmean(found) if found else _FOUND
+        return fmean(found) if found else _CACHED_RATIO
 
-    def _unsure(self, stage: str) -> float:
-        """How many times as long or as short it may take, before enough points have ended."""
+    def _error(self, stage: str) -> float:
+        """Return the factor by which the estimate may be off before enough points have finished."""
         off = self._before.get(f"{self._kind}, {stage}")
         if off is not None:
-            return min(max(exp(_SPREAD * off[1]), 1.3), _UNSURE**2)
-        return sqrt(_UNSURE) if self._worked(stage) else _UNSURE
+            return min(max(exp(_SPREAD * off[1]), 1.3), _DEFAULT_ERROR**2)
+        return sqrt(_DEFAULT_ERROR) if self._worked(stage) else _DEFAULT_ERROR
 
 
-def _either(*factors: float) -> float:
-    """How far off what is uncertain by each of these factors may be, where none knows of another:
-    not by all of them at once."""
+def _combined(*factors: float) -> float:
+    """Combine independent error factors into one."""
     return exp(sqrt(sum(log(factor) ** 2 for factor in factors)))
 
 
-def _usual(ratios: Iterable[float]) -> list[float]:
-    """The ratios, sorted, without the largest and the smallest."""
+def _trimmed(ratios: Iterable[float]) -> list[float]:
+    """Return the sorted ratios without the smallest and largest."""
     ordered = sorted(ratios)
-    cut = max(int(_LEFT_OUT * len(ordered)), int(len(ordered) >= _LEARNED_FROM))
+    cut = max(int(_TRIMMED_SHARE * len(ordered)), int(len(ordered) >= _MIN_EVALUATIONS))
     return ordered[cut : len(ordered) - cut]
 
 
 def learned() -> dict[str, tuple[float, float]]:
-    """What earlier sweeps took over what the default says, by kind of evaluation and stage, and how
-    far they were off, as the logarithm of a factor."""
+    """Return the ratio of earlier sweeps by kind and stage, and the log of its error factor."""
     payload = read_entry(_learned_path())
     return {} if payload is None else {n: (r, off) for n, (r, off) in json.loads(payload).items()}
 
