@@ -144,7 +144,8 @@ def test_a_prediction_says_what_the_power_limit_leaves_of_it() -> None:
     mhz = sustained_clock(device, heavy).clock_mhz
     us = heavy.us(device.boost_clock_mhz or 0)
     note = sustained_note(device, heavy, us)
-    assert f"{mhz:,.0f} MHz within 700 W" in note
+    assert f"{mhz:,.0f} MHz" in note
+    assert "700 W" in note
     assert format_us(heavy.us(mhz)) in note
     assert sustained_note(device, light, us) == ""
     assert sustained_note(replace(device, power_w=None), heavy, us) == ""

@@ -183,10 +183,12 @@ def sustained_clock(device: DeviceSpec, work: Work) -> SustainedClock | None:
 
 
 def held_sentence(device: DeviceSpec, found: SustainedClock, us: float, slower_us: float) -> str:
-    """What a launch of `us` at the boost clock takes at the clock that the power limit holds."""
-    what = "Such a long launch falls" if us > BURST_US else "Launches that follow each other fall"
-    held = f"{found.clock_mhz:,.0f} MHz within {device.power_w} W"
-    return f"{what} to about {held}: {format_us(slower_us)} predicted in place of {format_us(us)}."
+    """Return a sentence on the time at the clock that the power limit sustains; `us` is the time
+    at the boost clock."""
+    when = "Over a launch this long" if us > BURST_US else "In launches one after another"
+    limit = f"the power limit of {device.power_w} W lowers the clock to about"
+    slower = f"{format_us(slower_us)} predicted in place of {format_us(us)}"
+    return f"{when}, {limit} {found.clock_mhz:,.0f} MHz: {slower}."
 
 
 @lru_cache(maxsize=256)
