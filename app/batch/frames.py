@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from engine.attention.problem import Problem
+from engine.base.table import Table
 from engine.base.units import format_bytes
 from engine.choose.batch.alternatives import Option
 from engine.choose.batch.batch_table import Recommendation
@@ -114,7 +115,7 @@ def table(rows: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
             "TFLOP/s": rows["tflops"],
             "% of peak": rows["percent_of_peak"],
             "memory": [format_bytes(int(n)) for n in rows["device_bytes"]],
-            "binds": rows["binds"],
+            "limiter": rows["binds"],
         }
     )
 
@@ -132,8 +133,8 @@ def costs(saving: Saving) -> pd.DataFrame:
         "GPUs needed": lambda c: c.gpus_needed,
     }
     rows = [(name, of(saving.now), of(saving.then)) for name, of in figures.items()]
-    frame = pd.DataFrame(rows, columns=["", "now", "recommended"])
-    return frame.astype({"now": float, "recommended": float})
+    table = Table("Cost", ("", "now", "recommended"), tuple(rows))
+    return table.frame(dashes=False).astype({"now": float, "recommended": float})
 
 
 def waiting(plan: WaitPlan) -> pd.DataFrame:
@@ -170,27 +171,26 @@ def options(ranked: Sequence[Option]) -> pd.DataFrame:
         }
         for o in ranked
     ]
-    return pd.DataFrame(rows)
+    return Table.of("When the batch cannot grow", rows).frame(dashes=False)
 
 
 def validation(result: Validation) -> pd.DataFrame:
     """Return predicted and measured times of each point."""
-    return pd.DataFrame(
-        [
-            {
-                "name": r.name,
-                "CTAs": r.ctas,
-                "predicted_us": r.predicted_us,
-                "low_us": r.low_us,
-                "high_us": r.high_us,
-                "measured_us": r.measured_us,
-                "difference %": 100 * r.difference,
-                "verdict": r.verdict,
-                "inside": r.verdict == "as predicted",
-            }
-            for r in result.rows
-        ]
+    records = (
+        {
+            "name": r.name,
+            "CTAs": r.ctas,
+            "predicted_us": r.predicted_us,
+            "low_us": r.low_us,
+            "high_us": r.high_us,
+            "measured_us": r.measured_us,
+            "difference %": 100 * r.difference,
+            "verdict": r.verdict,
+            "inside": r.verdict == "as predicted",
+        }
+        for r in result.rows
     )
+    return Table.of("Predicted and measured", records).frame(dashes=False)
 
 
 _VALIDATION_HEADS = {

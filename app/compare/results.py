@@ -10,6 +10,7 @@ import streamlit as st
 from app.compare import charts
 from app.shared import plot, tables
 from app.shared.widgets import empty, plain_markdown, theme, tile, tile_row
+from engine.base.table import Table
 from engine.base.units import format_us
 from engine.sessions.compare import ComparedRow, Differences, SessionComparison
 from engine.sessions.compare.comparison import Kind
@@ -143,7 +144,7 @@ def rows_table(rows: Sequence[ComparedRow]) -> pd.DataFrame:
         }
         for row, record in zip(rows, figure_records(rows), strict=True)
     ]
-    table = pd.DataFrame(records)
+    table = Table.of("Compared evaluations", records).frame(dashes=False)
     return table.drop(columns="session") if table["session"].nunique() == 1 else table
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from engine.base.table import Table
 from engine.base.units import format_bytes
 from engine.devices.spec import DeviceSpec
 
@@ -33,7 +34,7 @@ def devices(specs: Iterable[DeviceSpec], wanted: str = "") -> pd.DataFrame:
         for d in specs
         if wanted.casefold().strip() in " ".join((d.name, *d.aliases)).casefold()
     ]
-    return pd.DataFrame(rows)
+    return Table.of("GPUs", rows).frame(dashes=False)
 
 
 def _bf16(device: DeviceSpec) -> str:

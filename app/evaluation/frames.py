@@ -15,6 +15,7 @@ from engine.attention.evaluation import (
     Resources,
     baseline_label,
 )
+from engine.base.table import Table
 from engine.base.units import format_us
 from engine.history.known_time import KnownTime, is_of_this_source, name_of
 from engine.machine_code.launch_report import Residency
@@ -201,4 +202,5 @@ def error_numbers(c: Correctness) -> pd.DataFrame:
         ("second run gives the same bits", yes[c.repeatable], "yes", ""),
         ("guard zones intact", yes[c.guards_intact], "yes", ""),
     ]
-    return pd.DataFrame(rows, columns=["figure", "value", "allowed", "note"])
+    columns = ("figure", "value", "allowed", "note")
+    return Table("Correctness", columns, tuple(rows)).frame()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from engine.attention.evaluation import Evaluation
+from engine.base.table import Table
 from engine.base.units import format_bytes
 from engine.history.known_time import under_own_names
 from engine.sessions.known_times import Ledger
@@ -20,31 +21,28 @@ def evaluations(results: Sequence[Evaluation], session: str) -> pd.DataFrame:
     Args:
         session: its title, used in names of kernels with a source other than this machine's.
     """
-    return pd.DataFrame(
-        [
-            {
-                "status": str(e.status),
-                "variant": e.variant,
-                "problem": e.problem.label(),
-                "config": ", ".join(f"{k}={v}" for k, v in e.config.items()),
-                "device": e.device,
-                "latency µs": e.latency.median_us if e.latency else None,
-                "origin": e.latency.origin if e.latency else "",
-                "best SDPA µs": min(
-                    (b.latency.median_us for b in e.baselines if b.latency), default=None
-                ),
-                "max |error|": e.correctness.max_abs_err if e.correctness else None,
-                "occupancy %": 100 * e.main_pass.occupancy.occupancy if e.main_pass else None,
-                "when, UTC": e.when[:19].replace("T", " "),
-                "reason": e.reason,
-            }
-            for e in under_own_names(results, session)
-        ],
-        columns=[
-            *("status", "variant", "problem", "config", "device", "latency µs", "origin"),
-            *("best SDPA µs", "max |error|", "occupancy %", "when, UTC", "reason"),
-        ],
+    columns = (
+        *("status", "variant", "problem", "config", "device", "latency µs", "origin"),
+        *("best SDPA µs", "max |error|", "occupancy %", "when, UTC", "reason"),
     )
+    rows = [
+        (
+            str(e.status),
+            e.variant,
+            e.problem.label(),
+            ", ".join(f"{k}={v}" for k, v in e.config.items()),
+            e.device,
+            e.latency.median_us if e.latency else None,
+            e.latency.origin if e.latency else "",
+            min((b.latency.median_us for b in e.baselines if b.latency), default=None),
+            e.correctness.max_abs_err if e.correctness else None,
+            100 * e.main_pass.occupancy.occupancy if e.main_pass else None,
+            e.when[:19].replace("T", " "),
+            e.reason,
+        )
+        for e in under_own_names(results, session)
+    ]
+    return Table("Evaluations", columns, tuple(rows)).frame(dashes=False)
 
 
 def baselines(results: Iterable[Evaluation]) -> pd.DataFrame:
@@ -111,7 +109,7 @@ def snapshots(infos: Iterable[SnapshotInfo]) -> pd.DataFrame:
                 "file": info.name,
             }
         )
-    return pd.DataFrame(rows)
+    return Table.of("Snapshots", rows).frame(dashes=False)
 
 
 def _origin(summary: Summary) -> str:

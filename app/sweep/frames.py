@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from engine.base.errors import AttuneError
+from engine.base.table import Table
 from engine.base.units import format_speedup, format_us
 from engine.history import History
 from engine.history.known_time import KnownTime, are_comparable
@@ -190,14 +191,13 @@ def best(result: ProblemResult, rows: Sequence[SweepRow]) -> list[dict[str, Any]
 
 def best_so_far(progress: JobProgress) -> pd.DataFrame:
     """Return the fastest point of every problem while the sweep runs."""
-    return pd.DataFrame(
-        [
-            {
-                "problem": b.problem,
-                "variant and config": b.name,
-                "latency": format_us(b.median_us),
-                "origin": b.origin,
-            }
-            for b in progress.best
-        ]
+    records = (
+        {
+            "problem": b.problem,
+            "variant and config": b.name,
+            "latency": format_us(b.median_us),
+            "origin": b.origin,
+        }
+        for b in progress.best
     )
+    return Table.of("Best so far", records).frame()

@@ -26,6 +26,7 @@ from app.sweep.frames import MOST_LINES
 from app.sweep.result_rows import ResultRows
 from engine.attention.config import TunedConfig, all_variants
 from engine.base.errors import Status
+from engine.base.table import Table
 from engine.devices import find_device
 from engine.model.roofline import LEVELS
 from engine.search.autotune import ProblemResult, configs_to_keep, problem_result
@@ -198,7 +199,8 @@ def _places(
         lambda group, own: frames.best(of[group], own) if group in of else [],
     )
     lines = list(chain.from_iterable(each.values()))[:MOST_LINES]
-    table = pd.DataFrame(lines).set_index("point") if lines else pd.DataFrame()
+    table = Table.of("Best points", lines).frame(dashes=False)
+    table = table.set_index("point") if lines else table
     return _beside_known(table, rows, "latency")
 
 

@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
-import pandas as pd
 import streamlit as st
 
 from app.evaluation.source import TITLE
@@ -23,6 +22,7 @@ from engine.attention.config import kept_kernels
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidKernel
+from engine.base.table import Table
 from engine.cuda_on_host.build import DEFAULT_ARCH
 from engine.devices import find_device
 from engine.own_kernels.draft import Draft, draft_of, in_sequence
@@ -321,7 +321,8 @@ def _explanation(
     st.markdown(f"**On {plain_markdown(wanted.label())}**")
     rows = explain(plan, declared)
     names = {"what": "parameter", "given": "is given", "type": "type", "value": "here"}
-    tables.draw(pd.DataFrame([asdict(row) for row in rows]).rename(columns=names), rows=14)
+    arguments = Table.of("Arguments", map(asdict, rows))
+    tables.draw(arguments.frame().rename(columns=names), rows=14)
 
 
 def _kept() -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from app.shared.palette import color_of, reference_color
 from engine.attention.evaluation import Latency
+from engine.base.table import Table
 from engine.base.units import format_bytes, format_speedup, format_us
 from engine.history.known_time import (
     KnownTime,
@@ -74,7 +75,7 @@ def line(seen: Preview, swept: SweepRow | None, times: Sequence[KnownTime]) -> L
 def frame(lines: Iterable[Line]) -> pd.DataFrame:
     """Return one row per variant that can run; empty columns are left out."""
     possible = [each for each in lines if not each.reason]
-    table = pd.DataFrame([_record(each) for each in possible])
+    table = Table.of("Variants", map(_record, possible)).frame(dashes=False)
     if possible:
         table.insert(2, "order", _orders(possible))
     optional = [n for n in ("order", "known", "against SDPA", "correctness") if n in table]

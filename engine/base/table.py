@@ -70,10 +70,17 @@ class Table:
             return (False,) * len(self.columns)
         return tuple(map(is_numeric, self.text_columns))
 
-    def frame(self) -> pd.DataFrame:
-        """Return a DataFrame: numbers stay numbers, but a column with a dash is text."""
+    def frame(self, *, dashes: bool = True) -> pd.DataFrame:
+        """Return a DataFrame: numbers stay numbers, but a column with a dash is text.
+
+        Args:
+            dashes: write None as a dash. Without, its cell is empty and a column of numbers stays
+                one, which can be sorted.
+        """
         import pandas as pd
 
+        if not dashes:
+            return pd.DataFrame(list(self.rows), columns=list(self.columns))
         has_gap = [any(row[i] is None for row in self.rows) for i in range(len(self.columns))]
         rows = [
             [cell_text(value) if gap else value for value, gap in zip(row, has_gap, strict=True)]

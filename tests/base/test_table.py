@@ -31,3 +31,10 @@ def test_a_sentence_that_begins_with_a_number_is_no_figure() -> None:
         **{"reason": "2 CTAs of 8 warps fit on an SM, limited by registers."},
     }
     assert Table.of("", [row]).numeric == (True, True, False, False)
+
+
+def test_a_gap_is_a_dash_or_leaves_a_column_of_numbers() -> None:
+    table = Table.of("Times", [{"us": 1.5, "SMs": 58}, {"us": None, "SMs": 132}])
+    assert table.frame()["us"].tolist() == ["1.5", "–"]
+    numbers = table.frame(dashes=False)
+    assert (numbers["us"].sum(), numbers["us"].isna().sum(), numbers["SMs"].sum()) == (1.5, 1, 190)

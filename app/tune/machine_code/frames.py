@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from engine.base.table import Table
 from engine.machine_code.launch_report import Count, CountPair, HotLine, PassReport, Share, own_line
 from engine.machine_code.overlap import Overlap
 
@@ -23,7 +24,7 @@ def hottest(lines: Sequence[HotLine], source: str, source_name: str) -> pd.DataF
     """Return the lines that execute most, formatted; empty columns are left out."""
     texts = ["", *source.splitlines()]
     own = [own_line(each.file, source_name, each.line) for each in lines[:HOTTEST]]
-    frame = pd.DataFrame(
+    records = (
         {
             "line": f"{each.file}:{each.line}",
             "source": texts[line].strip() if line < len(texts) else "",
@@ -35,27 +36,25 @@ def hottest(lines: Sequence[HotLine], source: str, source_name: str) -> pd.DataF
         }
         for each, line in zip(lines, own, strict=False)
     )
+    frame = Table.of("Hottest lines", records).frame()
     optional = ("source", "warps' cycles", "wavefronts", "sectors")
     return frame.drop(columns=[c for c in optional if c in frame and not frame[c].any()])
 
 
 def counts(items: Iterable[Count]) -> pd.DataFrame:
     """`figure`, `counted`, `would do`."""
-    return pd.DataFrame(
-        [(c.name, f"{c.count:,}", "" if not c.ideal else f"{c.ideal:,}") for c in items if c.count],
-        columns=["figure", "counted", "would do"],
-    )
+    rows = [
+        (c.name, f"{c.count:,}", "" if not c.ideal else f"{c.ideal:,}") for c in items if c.count
+    ]
+    return Table("Counts", ("figure", "counted", "would do"), tuple(rows)).frame()
 
 
 def overlaps(items: Iterable[Overlap]) -> pd.DataFrame:
     """`overlap`, `instructions`, `loop`."""
-    return pd.DataFrame(
-        [
-            (o.what, f"{o.beside} of {o.of}", f"{o.file}:{o.line}" if o.line else "none")
-            for o in items
-        ],
-        columns=["overlap", "instructions", "loop at"],
-    )
+    rows = [
+        (o.what, f"{o.beside} of {o.of}", f"{o.file}:{o.line}" if o.line else "none") for o in items
+    ]
+    return Table("Overlap", ("overlap", "instructions", "loop at"), tuple(rows)).frame()
 
 
 def count_pairs(pairs: Iterable[CountPair], names: tuple[str, str]) -> pd.DataFrame:
@@ -68,7 +67,7 @@ def count_pairs(pairs: Iterable[CountPair], names: tuple[str, str]) -> pd.DataFr
     ]
     # Names may be equal; columns of a DataFrame may not.
     first, second = names if names[0] != names[1] else (f"{names[0]} (1)", f"{names[1]} (2)")
-    return pd.DataFrame(rows, columns=["figure", first, second, "ratio"])
+    return Table("Counts of two launches", ("figure", first, second, "ratio"), tuple(rows)).frame()
 
 
 def live(report: PassReport) -> pd.DataFrame:
