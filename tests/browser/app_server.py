@@ -174,6 +174,17 @@ class Driver:
                 return
         expect(tab).to_have_attribute("aria-selected", "true")
 
+    def click(self, button: Locator, shows: Locator) -> None:
+        """Click until `shows` is there: a click while the page is drawn is taken back, and lost."""
+        for _ in range(5):
+            self.rest()
+            if button.is_visible():
+                button.click()
+            with contextlib.suppress(AssertionError):
+                expect(shows).to_be_visible(timeout=WAIT_MS / 5)
+                return
+        expect(shows).to_be_visible()
+
     def step(self, slider: Locator, url: str) -> None:
         """Press the right arrow until the page's link says `url`: a key that is pressed while the
         page is drawn is taken back, and lost."""

@@ -88,8 +88,8 @@ def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
     # The verdict's button of that name stands above the finding's.
     named = app.page.get_by_role("button", name="story_flash.cu:58").filter(has_text=twice)
     expect(named).to_contain_text(twice, timeout=WAIT_MS)
-    named.click()
     line = app.page.locator(".attune-source-line")
+    app.click(named, line)
     expect(line).to_have_attribute("data-line", "58", timeout=WAIT_MS)
     expect(line).to_be_in_viewport()
     link = app.page.get_by_role("link", name="Open in editor")
