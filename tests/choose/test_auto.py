@@ -21,7 +21,7 @@ from engine.attention.config import (
     problem_class,
     variant_from,
 )
-from engine.attention.evaluation import Latency, Resources
+from engine.attention.evaluation import CALIBRATED, Latency, Resources
 from engine.attention.plan import compile_plan, make_plan, resources
 from engine.attention.presets import presets
 from engine.attention.problem import Direction, Problem
@@ -125,7 +125,10 @@ class Simulated(History):
         if (us := self.us.get(name)) is None:
             return None
         points = int(name in self.calibrated)
-        return Time(us, us, us, "predicted", "machine code", points, "", "")
+        reason = (
+            f"By machine code. {CALIBRATED} 1 measured point." if points else "By machine code."
+        )
+        return Time(us, us, us, "predicted", "machine code", points, "", reason)
 
 
 LOOKED_UP = Simulated(work="look up")  # and nothing is known

@@ -98,10 +98,10 @@ def test_a_calibrated_time_gives_no_gain_over_uncalibrated_ones() -> None:
     variants = [by_id("v01"), by_id("v05"), by_id("v08")]
     options, notes = rank_options(now, variants, (), None, known)
     (accept,) = (o for o in options if o.kind == "accept")
-    assert (accept.calibrated_on, accept.speedup) == (1, 1.0)
+    assert (accept.basis, accept.speedup) == ("predicted by roofline, calibrated", 1.0)
     others = [o for o in options if o.variant != "v01"]
     assert {o.variant for o in others} == {"v05", "v08"}
-    assert {(o.calibrated_on, o.speedup) for o in others} == {(0, None)}
+    assert {(o.basis, o.speedup) for o in others} == {("predicted by roofline", None)}
     assert any("v05" in note and "v08" in note for note in notes)
     # The order is that of the values all the same.
     costs = [o.per_query_us for o in options]

@@ -405,16 +405,11 @@ def _beside_in_words(candidates: Sequence[_Candidate], time: Time) -> str:
     other, beside = others[0].kernel.variant.id, others[0].time
     assert beside is not None
     shown = f" beside {format_us(beside.us)} of {other}"
-    if not _are_alike(beside, time):
+    if not are_comparable(beside.latency.basis, time.latency.basis):
         return f"{shown} ({_words(beside).rstrip(',').lower()}), {NOT_COMPARABLE}"
     if (ratio := beside.us / time.us) >= 1 + RANKING_ERROR or time.origin != "predicted":
         return f"{shown}, {ratio:.2f}×"
     return f"{shown}, within the error of the ranking ({RANKING_ERROR:.0%})"
-
-
-def _are_alike(a: Time, b: Time) -> bool:
-    """True if both times were taken, or both are predicted and both or neither calibrated."""
-    return are_comparable(a.origin, b.origin) and bool(a.calibrated_on) == bool(b.calibrated_on)
 
 
 def _words(time: Time) -> str:

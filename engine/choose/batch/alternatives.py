@@ -21,6 +21,7 @@ from engine.choose.auto import candidates_for, rank_of
 from engine.choose.batch.cost import WaitPlan, usd_per_billion_queries
 from engine.devices.spec import DeviceSpec
 from engine.history import History
+from engine.history.known_time import are_comparable
 from engine.model.equations import Calibration, prior_covariance
 from engine.model.kernel import Kernel, Known, capability_reason
 from kernels.variant import Variant
@@ -52,7 +53,7 @@ class Option:
     speedup: float | None
     reason: str
     by_machine_code: bool  # the latency is simulated, else by roofline
-    calibrated_on: int  # number of known times of its kernel that the latency rests on
+    basis: str  # of the latency: `predicted by machine code, calibrated`
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,11 +273,8 @@ def _option(
     per_query_us = latency.median_us / _queries(at.problem)
     speedup: float | None = 1.0
     if base is not None:
-        alike = (base.by_machine_code, base.calibrated_on > 0) == (
-            result.by_machine_code,
-            result.calibrated_on > 0,
-        )
-        speedup = base.per_query_us / per_query_us if alike else None
+        comparable = are_comparable(base.basis, latency.basis)
+        speedup = base.per_query_us / per_query_us if comparable else None
     return Option(
         kind=kind,
         title=title,
@@ -292,7 +290,7 @@ def _option(
         speedup=speedup,
         reason=latency.reason.split(". ")[0].rstrip(".") + ".",
         by_machine_code=result.by_machine_code,
-        calibrated_on=result.calibrated_on,
+        basis=latency.basis,
     )
 
 

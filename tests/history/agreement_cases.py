@@ -1,0 +1,56 @@
+"""Requests whose times everyone must agree on, and the figures that are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from engine.attention.config import find_variant
+from engine.attention.evaluation import Evaluation, Latency
+from engine.attention.problem import Problem
+from engine.base.errors import Status
+from engine.cuda_source.sources import read_sources
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request, and times that sessions hold of its kernel: (problem, µs)."""
+
+    name: str
+    variant: str
+    problem: Problem
+    gpu: str
+    times: tuple[tuple[Problem, float], ...] = ()
+    of_this_source: bool = True
+    forked: str = ""  # the rung that this own kernel is a copy of
+    is_long: bool = False  # a minute: run by `pytest -m exhaustive`
+
+    def args(self) -> list[str]:
+        p = self.problem
+        sizes = {"--batch": p.batch, "--heads": p.num_heads, "--seqlen": p.seqlen}
+        given = [f"{name}={value}" for name, value in sizes.items()]
+        return [*given, "--head-dim", str(p.head_dim), *(["--causal"] if p.causal else [])]
+
+
+def evaluation_of(case: Case, problem: Problem, us: float) -> Evaluation:
+    variant = find_variant(case.variant)
+    sha = read_sources(variant.source).source_sha256
+    return Evaluation(
+        status=Status.SKIPPED,
+        reason="Recorded elsewhere.",
+        variant=variant.id,
+        problem=problem,
+        config=variant.default_config(),
+        device=case.gpu,
+        when="2026-01-01T00:00:00+00:00",
+        latency=Latency("recorded", us, us, us, "test data"),
+        source_sha256=sha if case.of_this_source else "ab" * 32,
+    )
+
+
+Figures = tuple[float, float, float]
+
+
+def figures(latency: Any) -> Figures:
+    get = latency.get if isinstance(latency, dict) else lambda name: getattr(latency, name)
+    return tuple(round(float(get(n)), 3) for n in ("median_us", "low_us", "high_us"))  # type: ignore[return-value]

@@ -1,0 +1,184 @@
+"""One truth about a kernel's time, asked of what predicts without compiling anything.
+
+The commands, and the pages after a run, are asked in `test_agreement.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from agreement_cases import Case, evaluation_of, figures
+
+from engine.attention.evaluation import Evaluation, Latency
+from engine.attention.problem import Problem
+from engine.base.schema import encode
+from engine.base.units import format_us
+from engine.devices import find_device
+from engine.sessions.session import make_snapshot
+
+if TYPE_CHECKING:
+    from engine.choose.batch.types import BatchResult
+    from engine.history import History
+
+MIG = "a MIG slice of an H100"
+SMALL = Problem(1, 4, 512, 64)
+SMALL_CAUSAL = replace(SMALL, causal=True)
+QUICK = [
+    ("v08", "L4", SMALL, ()),
+    ("v08", "L4", SMALL_CAUSAL, ((replace(SMALL_CAUSAL, seqlen=256), 25.0),)),
+    ("v08", "L4", SMALL, ((SMALL, 61.0),)),
+    ("v13", "H100 PCIe", SMALL, ()),
+    ("v13", MIG, SMALL, ()),
+]
+
+
+def of_batch_page(result: BatchResult, made: Latency) -> None:
+    """The page's curve, table and tile of a batch have this prediction."""
+    from app.batch import frames, summary
+
+    batch = result.problem.batch
+    lines = frames.selected_rows(result, batch)
+    no_points = frames.measured((), result.problem, heads_free=False)
+    line = frames.table(lines, no_points).set_index("B").loc[batch]
+    drawn = frames.curve(result.table).set_index("batch").loc[batch]
+    shown = [
+        (line["latency µs"], line["low µs"], line["high µs"]),
+        (drawn["latency_us"], drawn["low_us"], drawn["high_us"]),
+    ]
+    assert shown == [pytest.approx((made.median_us, made.low_us, made.high_us))] * 2
+    assert line["predicted µs"] == line["latency µs"]
+    assert line["origin"] == made.origin
+    now = summary.now_note(summary.present(result))
+    assert now.startswith(f"{format_us(made.median_us)} per launch {made.origin}, ")
+
+
+def of_sweep_page(evaluation: Evaluation, history: History, recorded: list[float]) -> None:
+    """The page's tables have the point's time, and what is known of its kernel beside it."""
+    from app.sweep import frames
+    from app.sweep.result_rows import ResultRows
+    from engine.search.autotune import problem_result
+    from engine.search.ranking import SweepRow
+
+    made = evaluation.latency
+    assert made is not None
+    row = SweepRow.from_result("p", encode(evaluation), 0.0)
+    rows = ResultRows()
+    rows.update([row], is_over=True)
+    table = frames.beside_known(frames.table(rows.frame), {"p": row}, history, "latency µs")
+    line = table.loc["p"]
+    assert line["latency µs"] == made.median_us
+    assert (line["origin"], line["by"]) == (made.origin, made.method)
+    (columns,) = rows.frame[["low_us", "high_us"]].itertuples(index=False)
+    assert tuple(columns) == (made.low_us, made.high_us)
+    result = problem_result(row.device, [row])
+    assert result is not None
+    (best,) = frames.best(result, [row])
+    interval = f"{format_us(made.low_us)} – {format_us(made.high_us)}"
+    assert (best["latency"], best["interval"]) == (format_us(made.median_us), interval)
+    assert best["origin"] == made.origin
+
+    known = {name: line[name] for name in table.columns if name.startswith("known")}
+    assert list(known.items()) == [("known µs, recorded", us) for us in recorded]
+
+
+def of_compare_page(point: Evaluation, made: Latency, shown: Latency) -> None:
+    """Before: the prediction; after: the history's time."""
+    from app.compare.results import rows_table
+    from engine.sessions.compare import compare_sessions
+    from engine.sessions.compare.formats import rows_frame, winners_frame
+
+    sessions = {
+        name: make_snapshot([replace(point, latency=latency)], environment={}, title=name)
+        for name, latency in (("before", made), ("after", shown))
+    }
+    found = compare_sessions(sessions)
+    (row,) = found.rows
+    (line,) = rows_table(found.rows).to_dict("records")
+    times = [line["time before"], line["time after"]]
+    assert times == [format_us(made.median_us), format_us(shown.median_us)]
+    same = made.origin == shown.origin
+    assert line["origin"] == (shown.origin if same else f"{made.origin} → {shown.origin}")
+    for side, latency in ((row.before, made), (row.after, shown)):
+        figure = side.times[latency.origin]
+        assert figures(figure) == figures(latency)
+        assert figure.basis == latency.basis
+    (csv,) = rows_frame(found).to_dict("records")
+    assert csv[f"{shown.origin}_us_after"] == shown.median_us
+    winners = winners_frame(found)
+    ranked = [] if shown.origin == "predicted" else [(shown.median_us, shown.origin)]
+    assert [(w.median_us, w.origin) for w in winners.itertuples()] == ranked
+
+
+@pytest.mark.parametrize(("name", "gpu", "problem", "times"), QUICK)
+def test_who_predicts_without_compiling_says_one_time(
+    name: str, gpu: str, problem: Problem, times: tuple[tuple[Problem, float], ...]
+) -> None:
+    """Advice and reports, alternatives, the batch curve, counters of `profile`, `time_of`, and
+    what the pages Sweep, Batch and Compare show."""
+    from made_up_history import MadeUpHistory, Times
+
+    from engine.choose.advice import advise
+    from engine.choose.batch.alternatives import Situation, rank_options
+    from engine.choose.batch.recommend import recommend_batch
+    from engine.choose.batch.types import BatchRequest
+    from engine.history.known_time import times_of
+    from engine.model.kernel import Kernel
+    from engine.sessions.importers.nsight_compute import counters_table
+
+    device = find_device("H100 PCIe" if gpu == MIG else gpu)
+    if gpu == MIG:
+        device = replace(device, num_sms=16)
+    case = Case("", name, problem, device.name)
+    taken = times_of([evaluation_of(case, p, us) for p, us in times], session="Mine: test data")
+    history = MadeUpHistory(Times({device.name: taken}))
+    kernel = Kernel.of(name, device)
+    made = history.estimate(kernel, problem).latency
+    assert made is not None
+    asked = BatchRequest(
+        name,
+        gpu=device,
+        heads=problem.num_heads,
+        seqlen=problem.seqlen,
+        head_dim=problem.head_dim,
+        causal=problem.causal,
+        max_batch=problem.batch,
+    )
+    batch = recommend_batch(asked, history)
+    row = batch.table.iloc[-1]
+    options, _ = rank_options(Situation(kernel, problem, None), [], (), None, history)
+    (accept,) = options
+    shown = {
+        "batch": (row["predicted_us"], row["predicted_low_us"], row["predicted_high_us"]),
+        "alternatives": (accept.latency_us, accept.low_us, accept.high_us),
+    }
+    time = history.time_of(kernel, problem)
+    assert time is not None
+    recorded = [us for p, us in times if p == problem]
+    if not recorded:
+        shown["time_of"] = (time.us, time.low_us, time.high_us)
+        assert (time.origin, time.method) == (made.origin, made.method)
+        assert time.calibrated_on == len(times)
+    assert (time.us, time.origin) == (
+        (recorded[0], "recorded") if recorded else (made.median_us, "predicted")
+    )
+    expected = pytest.approx((made.median_us, made.low_us, made.high_us))
+    assert {who: each for who, each in shown.items() if each != expected} == {}
+    assert batch.method == made.method
+    of_batch_page(batch, made)
+    point = replace(evaluation_of(case, problem, 1.0), config=kernel.config)
+    of_sweep_page(replace(point, latency=made), history, recorded)
+    of_compare_page(point, made, time.latency)
+
+    if gpu != MIG:  # a report names its GPU, which is the table's here
+        evaluated = evaluation_of(case, problem, 600.0)
+        advised = " ".join(each.reason for each in advise([evaluated], history))
+        assert set(re.findall(r"Predicted ([\d.,]+ \S+) now", advised)) == {
+            format_us(made.median_us)
+        }
+        by_tool = Latency("recorded", 600.0, 600.0, 600.0, "Nsight Compute counted it.")
+        counted = replace(evaluated, latency=by_tool, notes=("Duration: 600 us",))
+        (line,) = counters_table([counted], history).texts
+        assert format_us(made.median_us) in line
