@@ -412,8 +412,9 @@ def target_gpu(name: str) -> DeviceSpec:
         UnknownName: as `find_device`.
     """
     named, local = find_device(name), detect_local()
-    is_local = not isinstance(local, str) and local.spec.name == named.name
-    return local.spec if is_local and not isinstance(local, str) else named
+    if isinstance(local, str) or local.spec.name != named.name:
+        return named
+    return local.spec
 
 
 @dataclass(frozen=True, slots=True)
