@@ -380,6 +380,8 @@ def test_several_workers_share_the_time_that_is_left(tmp_path: Path) -> None:
             progress.append,
             workers=functools.partial(int, workers),
             clock=clock.__next__,
+            # Of one load: the machine's may change between the two sweeps.
+            estimator=Estimator(SPEC.space.points(SPEC.options), on_gpu=False, load=lambda: 1.0),
         )
         assert {p.workers for p in progress} == {workers}
     alone, together = (progress[POINTS // 2].eta_s for progress in told.values())
