@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, ClassVar, Self, TypeVar
 
-from engine.attention.evaluation import METHODS, Evaluation, Origin, method_of
+from engine.attention.evaluation import METHODS, Evaluation, Latency, Origin
 from engine.attention.problem import Problem
 from engine.base.errors import Status
 from engine.base.schema import Stored, encode
+from engine.history.known_time import are_comparable
 from engine.measure.sampler import SamplingRun
 from engine.measure.statistics import RANKING_ERROR, MedianInterval, Verdict, interval_verdict
 from engine.pipeline.request import EvaluationRequest
@@ -33,6 +34,7 @@ class SweepRow:
     device: str
     origin: Origin | None  # of the latency; None without a latency
     method: str  # method of a prediction, one of METHODS; empty if not known
+    basis: str  # the latency's `Latency.basis`; empty without a latency
     kind: str
     interval: MedianInterval | None  # µs
     elapsed_s: float
@@ -78,7 +80,7 @@ class SweepRow:
             KeyError, TypeError, ValueError, InvalidProblem: the result is not an evaluation's.
         """
         status = Status(result["status"])
-        latency = result["latency"] if _is_usable(status, result) else None
+        latency = _latency(result["latency"]) if _is_usable(status, result) else None
         return cls(
             point=point,
             variant=result["variant"],
@@ -87,10 +89,11 @@ class SweepRow:
             status=status,
             reason=_reason(status, result),
             device=result["device"],
-            origin=latency["origin"] if latency else None,
-            method=method_of(latency["origin"], latency["reason"]) if latency else "",
-            kind=latency["kind"] if latency else "",
-            interval=MedianInterval(latency["median_us"], latency["low_us"], latency["high_us"])
+            origin=latency.origin if latency else None,
+            method=latency.method if latency else "",
+            basis=latency.basis if latency else "",
+            kind=latency.kind if latency else "",
+            interval=MedianInterval(latency.median_us, latency.low_us, latency.high_us)
             if latency
             else None,
             elapsed_s=elapsed_s,
@@ -103,6 +106,12 @@ class SweepRow:
 def _problem(sizes: tuple[tuple[str, Any], ...]) -> Problem:
     """Return the same object for equal problems, of which a journal has many rows."""
     return Problem(**dict(sizes))
+
+
+def _latency(stored: Mapping[str, Any]) -> Latency:
+    """Return the latency without its samples, which would take time to read."""
+    names = ("origin", "median_us", "low_us", "high_us", "reason", "kind")
+    return Latency(**{name: stored[name] for name in names})
 
 
 def _is_usable(status: Status, result: Mapping[str, Any]) -> bool:
@@ -177,7 +186,7 @@ class RankedPoint(Stored):
     place: int
     point: str
     interval: MedianInterval  # µs
-    ratio: float  # time / time of the fastest
+    ratio: float | None  # time / time of the fastest; None if the two are not comparable
     removed: ClassVar[tuple[str, ...]] = ("tied",)  # follows from all places: `ties`
 
 
@@ -226,6 +235,7 @@ def rank_rows(rows: Iterable[SweepRow]) -> list[RankedPoint]:
     return _rank(
         {point: row.interval for point, row in by_point.items() if row.interval is not None},
         lambda slow, fast: compare_rows(by_point[slow], by_point[fast]) is Verdict.SLOWER,
+        lambda a, b: are_comparable(by_point[a].basis, by_point[b].basis),
     )
 
 
@@ -285,7 +295,9 @@ def gpu_names(rows: Iterable[SweepRow]) -> Callable[[SweepRow], str]:
 
 
 def _rank(
-    intervals: Mapping[str, MedianInterval], is_slower: Callable[[str, str], bool]
+    intervals: Mapping[str, MedianInterval],
+    is_slower: Callable[[str, str], bool],
+    has_ratio: Callable[[str, str], bool] = lambda _a, _b: True,
 ) -> list[RankedPoint]:
     ordered = sorted(intervals, key=lambda point: intervals[point].median)
     places = assign_places(ordered, is_slower)
@@ -294,7 +306,9 @@ def _rank(
             place=place,
             point=point,
             interval=intervals[point],
-            ratio=intervals[point].median / intervals[ordered[0]].median,
+            ratio=intervals[point].median / intervals[ordered[0]].median
+            if has_ratio(point, ordered[0])
+            else None,
         )
         for place, point in zip(places, ordered, strict=True)
     ]

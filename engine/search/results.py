@@ -307,7 +307,7 @@ def result_tables(rows: Sequence[SweepRow], results: Sequence[ProblemResult]) ->
                 "variant and config": by_point[p.point].label(),
                 f"µs, {result.origin}": p.interval.median,
                 "interval": f"{p.interval.low:.4g} – {p.interval.high:.4g}",
-                "ratio": f"{p.ratio:.3f}",
+                "ratio": "not comparable" if p.ratio is None else f"{p.ratio:.3f}",
             }
             for p in result.places[:SHOWN_PLACES]
         ]

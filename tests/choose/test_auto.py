@@ -36,6 +36,7 @@ from engine.choose.auto.candidates import (
     eligible,
     read_table,
 )
+from engine.choose.auto.choice import candidates_for
 from engine.choose.auto.renew import GPUS, _Candidate, _Ranking, _row, directions
 from engine.cli import main
 from engine.cuda_source.sources import read_sources
@@ -225,6 +226,19 @@ def test_no_candidate_has_the_persistent_ctas_of_another_gpu(gpu: str, num_ctas:
     persistent = [k.config["num_ctas"] for k in seen if "num_ctas" in k.config]
     assert persistent
     assert {n % num_ctas for n in persistent} == {0}
+
+
+@pytest.mark.parametrize("gpu", ["L4", "A100 80GB SXM", "H200"])
+def test_one_query_with_few_keys_may_take_a_kernel_for_short_prompts(gpu: str) -> None:
+    """No row that decodes has so few keys that one CTA holds them all, as v12 needs."""
+
+    def names(keys: int) -> set[str]:
+        problem = Problem(1, 8, 1, 64, seqlen_kv=keys)
+        found = candidates_for(problem, find_device(gpu), History(work="look up"))
+        return {kernel.variant.id for kernel in found}
+
+    assert {"v12", "v14"} <= names(64)
+    assert "v12" not in names(8192)
 
 
 @pytest.mark.usefixtures("table")

@@ -24,6 +24,7 @@ from engine.search.ranking import (
     ranking_origin,
     ties,
 )
+from engine.search.results import result_tables
 from engine.search.sweep.journal import Tally
 
 
@@ -43,7 +44,7 @@ def test_a_side_by_side_run_tells_two_percent_apart_and_shows_equals_as_tied() -
     ranked = {p.point: p for p in rank_run(run)}
     assert {name: p.place for name, p in ranked.items()} == {"a": 1, "b": 1, "c": 3, "d": 4}
     assert ties(ranked.values()) == {1}
-    assert 1.02 < ranked["c"].ratio < 1.04
+    assert ranked["c"].ratio == pytest.approx(1.03, abs=0.01)
 
 
 def test_separate_measurements_need_more_than_runs_differ_by() -> None:
@@ -51,6 +52,22 @@ def test_separate_measurements_need_more_than_runs_differ_by() -> None:
     places = rank_rows(close)
     assert [p.place for p in places] == [1, 1, 3]
     assert ties(places) == {1}
+
+
+def test_a_calibrated_and_an_uncalibrated_prediction_have_no_ratio() -> None:
+    made = [
+        row("v05", t, config={"num_splits": s}, origin="predicted")
+        for s, t in ((1, 10.0), (2, 20.0), (4, 40.0))
+    ]
+    plain, calibrated = "predicted by machine code", "predicted by machine code, calibrated"
+    bases = (calibrated, plain, calibrated)
+    rows = [replace(r, basis=basis) for r, basis in zip(made, bases, strict=True)]
+    places = rank_rows(rows)
+    assert [(p.place, p.ratio) for p in places] == [(1, 1.0), (2, None), (3, 4.0)]
+    found = problem_result("L4", rows)
+    assert found is not None
+    table, *_ = result_tables(rows, [found])
+    assert list(table.frame()["ratio"]) == ["1.000", "not comparable", "4.000"]
 
 
 def test_a_place_of_an_earlier_version_is_readable() -> None:

@@ -296,9 +296,8 @@ def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iter
     """
     if table is None:
         return
-    # The fastest kernels for one query row are not the fastest for many.
     rows = table.nearest(problem, device.num_sms or table.num_sms)
-    alike = [row for row in rows if (row.seqlen == 1) == (problem.seqlen == 1)] or rows
+    alike = _alike(rows, problem)
     named: dict[Kernel, None] = {}
     seen: set[str] = set()
     for row in alike:
@@ -314,6 +313,20 @@ def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iter
     for name in dict.fromkeys(row.beside for row in alike):
         if name and name not in seen:
             yield from _fitting([(name, {})], problem, device)
+
+
+def _alike(rows: Sequence[Row], problem: Problem) -> Sequence[Row]:
+    """Return the rows that decode if the problem does, else those that do not.
+
+    The fastest kernels for one query are not the fastest for many. With fewer keys than any row
+    that decodes, one CTA has all of them, and a kernel for short prompts may be the fastest: then
+    all rows are returned.
+    """
+    decoding = [row for row in rows if row.seqlen == 1]
+    if problem.seqlen != 1:
+        return [row for row in rows if row.seqlen != 1] or rows
+    has_few_keys = problem.num_keys < min((row.keys for row in decoding), default=0)
+    return rows if has_few_keys or not decoding else decoding
 
 
 def _of_row(row: Row, table: Table, device: DeviceSpec) -> Kernel | None:
