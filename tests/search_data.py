@@ -27,7 +27,7 @@ from engine.model.occupancy import occupancy
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.search.ranking import SweepRow
-from engine.search.space import UNKNOWN_LOCATION, Location, SweepOptions, SweepPoint, make_point
+from engine.search.space import UNKNOWN_LOCATION, Location, SweepOptions, SweepPoint
 
 WHEN = "2026-01-01T00:00:00+00:00"
 SMALL = Problem(1, 1, 128, 64)
@@ -92,13 +92,8 @@ def evaluation(
 
 def point(variant: str, problem: Problem = SMALL, **config: int) -> SweepPoint:
     found = find_variant(variant)
-    return make_point(
-        found,
-        problem,
-        {**found.default_config(), **config},
-        SweepOptions(gpu="L4"),
-        find_device("L4"),
-    )
+    asked = SweepOptions(gpu="L4").request(found.id, problem, {**found.default_config(), **config})
+    return SweepPoint.of(asked, find_device("L4"))
 
 
 def row(

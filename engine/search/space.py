@@ -51,6 +51,13 @@ class SweepOptions(Stored):
     input_kind: InputKind = NORMAL
     refuse_spills: bool = False
 
+    def request(
+        self, variant: str, problem: Problem, config: Mapping[str, int]
+    ) -> EvaluationRequest:
+        return EvaluationRequest(
+            variant=variant, problem=problem, config=dict(config), **asdict(self)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
@@ -59,6 +66,20 @@ class SweepPoint:
     id: str
     request: EvaluationRequest
     why_not: str | None = None
+
+    @classmethod
+    def of(cls, request: EvaluationRequest, device: DeviceSpec | None) -> SweepPoint:
+        """Return the point of a request.
+
+        Args:
+            device: the GPU that the request names. If it names none, the evaluation checks
+                constraints of the local GPU.
+        """
+        if device is not None:  # the request may have another of its names
+            request = replace(request, gpu=device.name)
+        variant = find_variant(request.variant)
+        why_not = unsupported_reason(variant, request.problem, request.config, device)
+        return cls(point_id(request), request, why_not)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +166,7 @@ class Space(Stored):
         variants = [find_variant(name) for name in dict.fromkeys(self.variants)]
         configs = {variant.id: list(self.configs(variant, device)) for variant in variants}
         return [
-            make_point(variant, problem, config, options, device)
+            SweepPoint.of(options.request(variant.id, problem, config), device)
             for problem in self.problems
             for variant in variants
             for config in configs[variant.id]
@@ -158,28 +179,6 @@ class Space(Stored):
             own = t.values_on(num_sms) if self.own_values else (t.default_on(num_sms),)
             axes.append(tuple(dict.fromkeys(self.tunables.get(t.name, own))))
         return axes
-
-
-def make_point(
-    variant: Variant,
-    problem: Problem,
-    config: Mapping[str, int],
-    options: SweepOptions,
-    device: DeviceSpec | None,
-) -> SweepPoint:
-    """Return the point of one (variant, problem, config); a sweep without a GPU has no `Kernel`.
-
-    Args:
-        device: the GPU that the options name. If they name none, the evaluation checks constraints
-            of the local GPU.
-    """
-    request = EvaluationRequest(
-        variant=variant.id, problem=problem, config=dict(config), **asdict(options)
-    )
-    if device is not None:  # under any of its names
-        request = replace(request, gpu=device.name)
-    why_not = unsupported_reason(variant, problem, config, device)
-    return SweepPoint(point_id(request), request, why_not)
 
 
 def point_id(request: EvaluationRequest) -> str:

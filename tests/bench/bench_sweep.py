@@ -28,7 +28,7 @@ from engine.pipeline.evaluate import Evaluator  # noqa: E402
 from engine.search import results  # noqa: E402
 from engine.search.cluster.executor import connect, sweep_on  # noqa: E402
 from engine.search.ranking import by_problem  # noqa: E402
-from engine.search.space import ProblemAxes, Space, SweepOptions, make_point  # noqa: E402
+from engine.search.space import ProblemAxes, Space, SweepOptions, SweepPoint  # noqa: E402
 from engine.search.sweep.estimate import Estimator  # noqa: E402
 from engine.search.sweep.journal import (  # noqa: E402
     Progress,
@@ -137,7 +137,7 @@ def large_journal(folder: Path) -> None:
     rows = list(follower.rows.values())
     print(f"{path.stat().st_size / 1e6:.0f} MB, {len(rows):,} rows")
     writer = SweepJournal.open(path)
-    point = make_point_of(rows[0])
+    point = point_of(rows[0])
     writer.add(point, replace(rows[0], point=point.id))
     timed("follow: one more row", 0.3, follower.poll)
     results.sweep_frame(rows[:10])  # the first call imports pandas
@@ -152,11 +152,10 @@ def large_journal(folder: Path) -> None:
     timed("parallel coordinates", 0.3, lambda: results.parallel_coordinates(frame))
 
 
-def make_point_of(row: Any) -> Any:
-    from engine.attention.config import find_variant
+def point_of(row: Any) -> Any:
 
     problem = replace(row.problem, seqlen=77)
-    return make_point(find_variant(row.variant), problem, row.config, CPU, None)
+    return SweepPoint.of(CPU.request(row.variant, problem, row.config), None)
 
 
 def main() -> None:
