@@ -1,1 +1,2 @@
-"""Backends that execute kernels: the interface `base`, the CPU, CUDA, and PyTorch's SDPA."""
+"""Backends that execute kernels: the interface (`base`), the CPU, CUDA, machine code and PyTorch's
+SDPA."""

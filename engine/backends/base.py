@@ -17,42 +17,45 @@ BackendName: TypeAlias = Literal["cuda", "cpu", "machine-code"]
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to execute. `seed` is for the CPU backend alone, `schedule`, `check` and `arch` also for
-    machine code."""
+    """Options of an execution.
 
-    # The check build: races, bounds, uninitialised reads, divergent barriers. Of machine code:
-    # races of shared memory.
+    Only the CPU backend uses `seed`; it and the machine-code backend use `schedule`, `check` and
+    `arch`.
+    """
+
+    # Use the check build, which finds races, accesses out of bounds, uninitialised reads and
+    # divergent barriers. With machine code, only races in shared memory are found.
     check: bool = False
     schedule: Schedule = "in_order"
     seed: int = 0
     timeout_s: float = 60.0
     repeat: bool = True  # run twice and compare bits
-    arch: str = DEFAULT_ARCH  # the target GPU, as the kernel's __CUDA_ARCH__ says it
+    arch: str = DEFAULT_ARCH  # the target, which sets __CUDA_ARCH__
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult(JobResult):
-    """One execution for correctness: the status of its launches, and their output.
+    """The status and output of one execution.
 
-    `status` is PASSED ("it ran"), COMPILE_ERROR, OUT_OF_MEMORY, TIMEOUT, one of FAULTS, or SKIPPED:
-    not executed here. `out` is None unless it is PASSED.
+    `status` is PASSED (it ran), COMPILE_ERROR, OUT_OF_MEMORY, TIMEOUT, one of FAULTS, or SKIPPED
+    (this backend cannot execute it). `out` is None unless it is PASSED.
     """
 
     out: RawArray | None = None  # [batch, num_heads, seqlen, head_dim], poisoned before the run
-    # Of the backward pass, in place of `out`: dQ, dK and dV by name.
+    # Outputs of the backward pass by name (dQ, dK, dV), instead of `out`.
     gradients: Mapping[str, RawArray] | None = None
-    lse: FloatArray | None = None  # natural, [batch, num_heads, seqlen], where there is one
-    repeated: str = ""  # the sentence on what ran a second time; empty: everything, or nothing
+    lse: FloatArray | None = None  # natural log., [batch, num_heads, seqlen]; None: not written
+    repeated: str = ""  # what ran a second time, as a sentence; empty: everything or nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of a launch to execute when all of it would take too long."""
+    """The part of a launch to execute if all of it would take too long."""
 
-    problem: Problem  # the chosen slices as a problem of their own, one head for each
-    pairs: tuple[tuple[int, int], ...]  # (batch, head) of each of them
-    rows: tuple[tuple[int, int], ...]  # (first, behind the last) query rows, of every pair
-    ctas: int  # of all passes, that are executed
+    problem: Problem  # contains only the chosen slices, one head each
+    pairs: tuple[tuple[int, int], ...]  # (batch, head) of each slice
+    rows: tuple[tuple[int, int], ...]  # (first, last + 1) query rows, the same for every pair
+    ctas: int  # executed CTAs, summed over all passes
     total_ctas: int
 
     @property

@@ -1,4 +1,4 @@
-"""`CpuBackend`: launch plans really executed, on the host."""
+"""`CpuBackend`: executes launch plans on the host."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from engine.cuda_on_host.client import Buffer, Client, Job, KernelLaunch
 class CpuBackend:
     """Compiles a plan's `.cu` for the host and runs it in a child process.
 
-    What it reports about correctness is real; its times say nothing about a GPU. Threads may share
-    one backend: compiles run side by side, executions one after the other.
+    The kernel's own code is executed, so correctness results hold; its times say nothing about a
+    GPU. Threads may share one backend: compiles run in parallel, executions one after another.
 
     Args:
-        client: runs the jobs, and is closed with the backend; one with the usual number of threads
-            and limits when not given.
+        client: runs the jobs and is closed with the backend; None: a new one with the default
+            threads and limits.
     """
 
     def __init__(self, client: Client | None = None) -> None:
@@ -40,7 +40,7 @@ class CpuBackend:
 
     @property
     def process_id(self) -> int | None:
-        """Process id of the child that executes; None without one."""
+        """Return the id of the child process that executes; None if there is none."""
         return self._client.process_id
 
     def run(self, plan: LaunchPlan, inputs: Inputs, options: RunOptions) -> RunResult:
@@ -67,10 +67,10 @@ class CpuBackend:
     def choose_part(
         self, plan: LaunchPlan, options: RunOptions, max_flops: float
     ) -> PartOfLaunch | RunResult:
-        """Some CTAs to execute in place of all: see `partial.choose_part`.
+        """Choose some CTAs to execute instead of all: see `partial.choose_part`.
 
         Returns:
-            The part, or what came of it where the kernel does not compile.
+            The part, or the result if the kernel does not compile.
 
         Raises:
             PartialRunError: it cannot be told which CTAs belong together.
@@ -94,7 +94,7 @@ class CpuBackend:
     def _explain(
         self, plan: LaunchPlan, mistake: WrongOffsetError, library: HostLibrary, timeout_s: float
     ) -> RunResult:
-        """The error with the line of the access if there is one: that CTA runs again, up to it."""
+        """Return the error with the access's source line if known: the CTA runs again up to it."""
         if mistake.cta is not None:
             job = replace(_probe_job(plan, mistake.launch, (mistake.cta,), library), probe=False)
             result = self._client.run(job, timeout_s)
@@ -108,10 +108,10 @@ class CpuBackend:
         """Execute the CTAs of `part`, once.
 
         Args:
-            inputs: those of `part.part.problem`.
+            inputs: the tensors of `part.part.problem`.
 
         Returns:
-            `out` is that problem's too; rows that do not belong to the part are zero.
+            `out` has that problem's shape; rows outside the part are zero.
         """
         library = _build(plan, options)
         if isinstance(library, RunResult):
@@ -127,10 +127,10 @@ class CpuBackend:
         return result.extended(RunResult, reason=with_names(result.reason, plan.source), out=out)
 
     def run_last_ctas(self, plan: LaunchPlan, options: RunOptions) -> RunResult:
-        """Execute the last CTA of every pass, on zeros and on buffers that may exceed memory.
+        """Execute the last CTA of every pass on zeros; the buffers may be larger than memory.
 
         Returns:
-            No output: only whether its accesses are inside of the buffers.
+            A status without output, which says whether all accesses are within the buffers.
         """
         library = _build(plan, options)
         if isinstance(library, RunResult):
@@ -156,11 +156,11 @@ class CpuBackend:
 
 
 _MBARRIER = re.compile(r"the mbarrier (?=of ([^\s:]+):(\d+))")
-_INITIALISED = re.compile(r"init\w*\s*\(\s*&?\s*([^,()]+?)\s*,")  # what the call is given first
+_INITIALISED = re.compile(r"init\w*\s*\(\s*&?\s*([^,()]+?)\s*,")  # the first argument
 
 
 def with_names(reason: str, source: Path) -> str:
-    """The sentence with an mbarrier's name, taken from the line that initialises it."""
+    """Insert the names of mbarriers, taken from the lines that initialise them."""
 
     def named(found: re.Match[str]) -> str:
         file, line = found[1], int(found[2])
@@ -209,7 +209,7 @@ def _job(plan: LaunchPlan, inputs: Inputs, options: RunOptions, library: HostLib
 
 
 def _build(plan: LaunchPlan, options: RunOptions) -> HostLibrary | RunResult:
-    """The compiled plan, or the result that says why there is none."""
+    """Return the compiled plan, or a result with the reason why there is none."""
     try:
         return build_kernels(
             plan.source,
@@ -229,7 +229,7 @@ def _build(plan: LaunchPlan, options: RunOptions) -> HostLibrary | RunResult:
 def _probe_job(
     plan: LaunchPlan, launch: PassLaunch, ctas: tuple[int, ...], library: HostLibrary
 ) -> Job:
-    """Q and O are closed, so that touching them ends a CTA; everything else is zero."""
+    """Return a job in which any access to Q or O ends a CTA; all other buffers are zero."""
     buffers = tuple(
         Buffer(n, size_bytes=size, fill="zero", pieces=(), opens_itself=n not in ("q", "out"))
         for n, size in plan.buffer_bytes.items()

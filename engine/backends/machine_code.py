@@ -1,4 +1,4 @@
-"""The backend that executes machine code: a plan's passes as the compiler made them for a GPU."""
+"""The backend that executes the compiled machine code of a plan's passes in an emulator."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ from engine.machine_code.execution import (
 )
 from engine.machine_code.launch import buffer_address
 
-_MOST_PROBES = 1000  # CTAs along the axes of a pass, some 0.3 ms each
-# From here on (some 2 s on two cores), the second run covers only a share of the CTAs.
+_MOST_PROBES = 1000  # CTAs along the axes of a pass; each takes about 0.3 ms
+# Above it (about 2 s on two cores), the second run covers only a part of the CTAs.
 _WHOLE_REPEAT_FLOPS = 3e10
 _REPEATED_SHARE = 16
 
 
 class MachineCodeBackend:
-    """Satisfies `engine.backends.base.Backend`. It measures nothing: no latency comes from here.
+    """Implements `engine.backends.base.Backend`. It measures nothing and returns no latency.
 
-    Global memory is what the plan names: each buffer has bounds of its own, so that nothing beside
-    it can be touched, and what is not written yet holds a NaN pattern.
+    Global memory consists of the plan's buffers. Each has its own bounds, so that accesses outside
+    are errors, and unwritten memory holds a NaN pattern.
     """
 
     @property
@@ -70,11 +70,11 @@ class MachineCodeBackend:
     def run(self, plan: LaunchPlan, inputs: Inputs, options: RunOptions) -> RunResult:
         """Execute every pass on poisoned output and scratch, and report what happened.
 
-        With `options.repeat` a second time, on the scratch as the first run left its counters; of
-        large launches whose CTAs share nothing, one CTA in 16, as the seed draws them. With
-        `options.check` hazards of shared memory end it as RACE, with both instructions. A schedule
-        other than "in_order" runs CTAs and warps in the reverse of their order. SKIPPED: the code
-        holds an instruction that is not executed here.
+        With `options.repeat`, twice; the second run gets the counters in scratch as the first left
+        them, and of large launches whose CTAs share nothing it executes a random one in 16. With
+        `options.check`, hazards in shared memory give RACE, with both instructions. A schedule
+        other than "in_order" runs CTAs and warps in reverse order. SKIPPED: the code has an
+        instruction that the emulator does not support.
         """
         try:
             prepare()
@@ -85,22 +85,22 @@ class MachineCodeBackend:
             return RunResult(Status.COMPILE_ERROR, str(error))
         try:
             return _run(plan, compiled, inputs, options, keeps_inputs=True)
-        except KeptMemory:  # on a copy of them the kernel comes to its end
+        except KeptMemory:  # with copies the kernel can run to its end
             return _run(plan, compiled, inputs, options, keeps_inputs=False)
 
     def choose_part(
         self, plan: LaunchPlan, options: RunOptions, max_flops: float
     ) -> PartOfLaunch | RunResult:
-        """Some CTAs to execute ahead of all: see `partial.choose_part`.
+        """Choose some CTAs to execute before all others: see `partial.choose_part`.
 
         Raises:
-            PartialRunError: it cannot be told which CTAs belong together, or not in a moment.
+            PartialRunError: it cannot be found, or not quickly, which CTAs belong together.
         """
         if any(prod(launch.cluster) > 1 for launch in plan.passes):
             raise PartialRunError("its CTAs run in clusters", code="part_clusters")
         if any(sum(launch.grid) > _MOST_PROBES for launch in plan.passes):
             raise PartialRunError(
-                "its grid is too wide to be looked through in a moment", code="part_wide_grid"
+                "its grid is too wide to be examined quickly", code="part_wide_grid"
             )
         compiled, cubin, module = loaded(plan, options)
         zeros = {
@@ -113,13 +113,13 @@ class MachineCodeBackend:
         slice_bytes = plan.problem.seqlen * row_bytes
 
         def touched(launch: PassLaunch, cta: int) -> tuple[str, int] | None:
-            """Q and O are not there: the first access to either is a fault that names its place."""
+            """Return where a CTA first accesses Q or O, which are unmapped so that it faults."""
             try:
                 _execute_pass(plan, compiled, cubin, module, buffers, options, launch, (cta,))
             except OutOfBounds as fault:
                 offsets = {n: fault.address - buffer_address(numbers[n]) for n in ("q", "out")}
                 name, at = min(offsets.items(), key=lambda item: abs(item[1]))
-                # Whichever warp is first: the CTA's tile begins with the first of its rows.
+                # Any warp may be first: the CTA's tile begins with its lowest row.
                 row = at % slice_bytes // row_bytes
                 return name, at - row % plan.query_rows * row_bytes
             except AttuneError as error:
@@ -131,19 +131,19 @@ class MachineCodeBackend:
 
         try:
             return choose_part(plan, probe, max_flops)
-        except WrongOffsetError as mistake:  # the run of all CTAs says where
+        except WrongOffsetError as mistake:  # the run of all CTAs reports it
             raise PartialRunError(str(mistake), code="part_wrong_offset") from None
 
     def run_part(
         self, plan: LaunchPlan, part: PartOfLaunch, inputs: Inputs, options: RunOptions
     ) -> RunResult:
-        """Execute the CTAs of `part`, once. Of the tensors nothing but its slices is there.
+        """Execute the CTAs of `part`, once. Only its slices of the tensors are mapped.
 
         Args:
-            inputs: those of `part.part.problem`.
+            inputs: the tensors of `part.part.problem`.
 
         Returns:
-            `out` is that problem's too; rows that do not belong to the part are zero.
+            `out` has that problem's shape; rows outside the part are zero.
         """
         problem, whole = part.part.problem, plan.problem
         slices: dict[str, tuple[tuple[int, ...], NDArray[np.uint8], int]] = {}
@@ -186,11 +186,11 @@ class MachineCodeBackend:
     def writer_of(
         self, plan: LaunchPlan, inputs: Inputs, options: RunOptions, element: int
     ) -> str | None:
-        """Which instruction writes this element of the output (`out`, or dQ) last, with source
-        line, CTA and warp; None where none does, or the kernel does not come to its end.
+        """Return the instruction that last writes an element of the output (`out`, or dQ), with
+        source line, CTA and warp; None if none does, or the kernel does not end.
 
         Args:
-            element: its place in memory, in the layout that the plan gives the output.
+            element: its linear index in the layout that the plan gives the output.
         """
         try:
             compiled = compile_plan(plan, options.arch.removesuffix("a"))
@@ -205,7 +205,7 @@ class MachineCodeBackend:
         return watch.writes[-1] if watch.writes else None
 
     def close(self) -> None:
-        """Does nothing: there is no process or memory to release."""
+        """Do nothing: there is no process or memory to release."""
 
 
 def _run(
@@ -216,10 +216,10 @@ def _run(
     *,
     keeps_inputs: bool,
 ) -> RunResult:
-    """`MachineCodeBackend.run` on the inputs themselves, or on copies that the kernel may change.
+    """Run on the inputs themselves, or on copies that the kernel may change.
 
     Raises:
-        KeptMemory: the kernel writes to inputs that are kept.
+        KeptMemory: the kernel writes to inputs that are not copied.
     """
     kept = frozenset(plan.inputs) - _written(plan) if keeps_inputs else frozenset()
     memory = memory_of(plan, inputs, kept)
@@ -234,7 +234,7 @@ def _run(
         repeatable, repeated = True, ""
         if options.repeat:
             memory |= {n: _unwritten(raw.nbytes) for n, raw in first.items()}
-            for scratch in plan.scratch:  # counters keep their values
+            for scratch in plan.scratch:  # except counters, which keep their values
                 if scratch.fill == "poison":
                     memory[scratch.name].view(np.uint16)[:] = POISON_BITS
             some = _repeated_ctas(plan, options.seed)
@@ -286,7 +286,7 @@ def _run(
 
 
 def loaded(plan: LaunchPlan, options: RunOptions) -> tuple[CompiledKernel, Cubin, Module]:
-    """The plan's code, ready to be executed. Raises as `prepare` and `compile_plan`."""
+    """Return the plan's code, loaded for execution. Raises as `prepare` and `compile_plan`."""
     prepare()
     compiled = compile_plan(plan, options.arch.removesuffix("a"))
     cubin = read_cubin(compiled.cubin)
@@ -303,7 +303,7 @@ def _execute_pass(
     launch: PassLaunch,
     ctas: tuple[int, ...],
 ) -> None:
-    """Some CTAs of one pass."""
+    """Execute some CTAs of one pass."""
     name = find_entry(cubin, compiled.symbols.get(launch.entry, launch.entry)).name
     execute(
         program_of(cubin, name),
@@ -321,7 +321,7 @@ def _bytes_of(raw: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _aligned(size: int) -> NDArray[np.uint8]:
-    """Zeros, as NumPy aligns large arrays: 16 bytes at least, which host atomics need."""
+    """Return zeros aligned to at least 16 bytes, which host atomics need."""
     return np.zeros(-(-size // 8), np.uint64).view(np.uint8)[:size]
 
 
@@ -330,7 +330,7 @@ def _written(plan: LaunchPlan) -> set[str]:
 
 
 def _unwritten(size: int) -> NDArray[np.uint8]:
-    """What nothing was written to."""
+    """Return memory filled with the pattern of unwritten memory."""
     content = np.empty(-(-size // 8), np.uint64).view(np.uint8)[:size]
     content.view(np.uint16)[:] = POISON_BITS
     return content
@@ -339,7 +339,7 @@ def _unwritten(size: int) -> NDArray[np.uint8]:
 def memory_of(
     plan: LaunchPlan, inputs: Inputs, kept: Set[str] = frozenset()
 ) -> dict[str, NDArray[np.uint8]]:
-    """Every buffer's bytes; of the inputs that are `kept` where they lie, of others a copy."""
+    """Return the bytes of every buffer: of `kept` inputs their own memory, of others a copy."""
     memory: dict[str, NDArray[np.uint8]] = {}
     tensors = plan.tensors_of(inputs)
     fills = {scratch.name: scratch.fill for scratch in plan.scratch}
@@ -355,9 +355,9 @@ def memory_of(
 
 
 def _repeated_ctas(plan: LaunchPlan, seed: int) -> Sequence[int] | None:
-    """The CTAs that are run a second time, ascending.
+    """Return the CTAs that are run a second time, ascending.
 
-    None for all of them: where that takes no time, or where CTAs may write what others read.
+    None means all: if that takes little time, or if CTAs may write what others read.
     """
     shares = plan.scratch or len(plan.passes) > 1 or prod(plan.passes[0].cluster) > 1
     if shares or plan.out_fill != "poison" or plan.problem.flops < _WHOLE_REPEAT_FLOPS:
@@ -368,12 +368,12 @@ def _repeated_ctas(plan: LaunchPlan, seed: int) -> Sequence[int] | None:
 
 
 def _is_part_of(some: NDArray[np.uint8], whole: NDArray[np.uint8]) -> bool:
-    """Whether something was written again, in 16-bit words, and it is what was written before."""
+    """True if `some` has at least one written 16-bit word, and all of these equal `whole`'s."""
     pairs = zip(
         *(np.split(raw.view(np.uint16), _pieces(raw)) for raw in (some, whole)), strict=True
     )
     is_written = False
-    for again, before in pairs:  # arrays as large as the output cost more
+    for again, before in pairs:  # cheaper than whole arrays as large as the output
         unwritten = again == POISON_BITS
         if unwritten.all():
             continue
@@ -384,7 +384,7 @@ def _is_part_of(some: NDArray[np.uint8], whole: NDArray[np.uint8]) -> bool:
 
 
 def _pieces(raw: NDArray[np.uint8]) -> range:
-    """Where pieces of 1 MiB begin, in 16-bit words."""
+    """Return the begin of pieces of 1 MiB, in 16-bit words."""
     return range(1 << 19, raw.nbytes // 2, 1 << 19)
 
 
@@ -400,11 +400,11 @@ def execute_plan(
     ctas: Sequence[int] | None = None,
     kept: Set[str] = frozenset(),
 ) -> None:
-    """All passes, on the memory that is given by name. Raises as `execution.execute`.
+    """Execute all passes on memory given by name. Raises as `execution.execute`.
 
     Args:
-        ctas: of the only pass, in place of all.
-        kept: names of what nothing may be written to.
+        ctas: CTAs of the only pass to execute; None: all.
+        kept: names of buffers that must not be written to.
     """
     buffers = [
         GlobalBuffer(name, buffer_address(n), memory[name], name in kept)

@@ -1,12 +1,12 @@
 """Part of a launch: the CTAs of a few (batch, head) pairs and query tiles, the last among them.
 
-A problem whose tensors pass 2^31 elements, do not fit in memory, or would take hours, is executed
-in part: its buffers get their full address ranges, of which only the slices of the chosen pairs are
-accessible: an offset that is wrong, or too large for its type, is a fault and no chance hit.
+A problem whose tensors exceed 2^31 elements or memory, or that would take hours, is executed in
+part. Its buffers get their full address ranges, in which only the slices of the chosen pairs are
+accessible, so that a wrong or overflowing offset is always a fault.
 
-Which CTA belongs to which pair and rows is asked of the kernel itself. A *probe* runs a CTA until
-it first touches Q or O and notes where. Grids are probed along their three axes and at some of the
-other CTAs; where the axes do not add up, all CTAs are probed.
+The kernel itself tells which CTA belongs to which pair and rows: a *probe* runs a CTA until its
+first access to Q or O and notes where. Grids are probed along their three axes and at some other
+CTAs; if these are not the sums of the axes, all CTAs are probed.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from engine.attention.problem import Problem
 from engine.backends.base import Part
 from engine.base.launch_arguments import PassLaunch
 
-# (buffer, byte) that each CTA of a pass first touched of Q or O; None where it ended without.
+# (buffer, byte) of each CTA's first access to Q or O; None if it ended without one.
 Probe: TypeAlias = Callable[[PassLaunch, Sequence[int]], Sequence[tuple[str, int] | None]]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
-MAX_PROBES = 150_000  # CTAs of one pass that are probed; about 20 µs each
-MAX_CTAS = 200_000_000  # of one pass, as all of them are looked through
+MAX_PROBES = 150_000  # CTAs of one pass; about 20 µs each
+MAX_CTAS = 200_000_000  # of one pass, all of which are searched
 MAX_GROUP = 8  # query heads that share one K/V head
 _CHECKED_CTAS = 48
 
 
 class PartialRunError(Exception):
-    """This launch cannot be executed in part; the text, which ends a sentence, says why."""
+    """A launch cannot be executed in part; the text gives the reason, as the end of a sentence."""
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
@@ -42,12 +42,12 @@ class PartialRunError(Exception):
 
 
 def not_probed(why: str) -> PartialRunError:
-    """The error for CTAs whose accesses could not be looked at."""
+    """Return the error for CTAs whose accesses could not be observed."""
     return PartialRunError(f"its CTAs cannot be probed: {why.rstrip('.')}", code="part_not_probed")
 
 
 class WrongOffsetError(Exception):
-    """A probe found a mistake of the kernel: `cta` of `launch` works where it should not, or none
+    """A probe found an error of the kernel: CTA `cta` of `launch` works outside Q and O, or no CTA
     works where one should (`cta` is None)."""
 
     def __init__(self, launch: PassLaunch, cta: int | None, message: str) -> None:
@@ -58,23 +58,23 @@ class WrongOffsetError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PartOfLaunch:
-    """What to execute, and what of the tensors belongs to it."""
+    """The CTAs to execute, and the slices of the tensors that they need."""
 
     part: Part
     q_slices: tuple[int, ...]  # batch · num_heads + head, ascending
     kv_slices: tuple[int, ...]
-    ctas: tuple[tuple[int, ...], ...]  # of each pass, linear indices
+    ctas: tuple[tuple[int, ...], ...]  # linear indices, for each pass
 
 
 def choose_part(plan: LaunchPlan, probe: Probe, max_flops: float) -> PartOfLaunch:
     """Choose pairs, query rows and the CTAs of every pass.
 
     Args:
-        max_flops: what the chosen CTAs may compute together; at least one query tile of the last
-            pair is taken whatever it costs.
+        max_flops: limit of the chosen CTAs' operations; at least one query tile of the last pair
+            is always taken.
 
     Raises:
-        PartialRunError: it cannot be told which CTAs work on which (batch, head) pair and rows.
+        PartialRunError: it cannot be found which CTAs work on which (batch, head) pair and rows.
         WrongOffsetError: a CTA works outside of Q and O, or none on the last pair.
     """
     problem = plan.problem
@@ -113,7 +113,7 @@ def choose_part(plan: LaunchPlan, probe: Probe, max_flops: float) -> PartOfLaunc
     ctas = tuple(m.select(q_slices, rows) for m in maps)
     for of_pass, launch in zip(maps, plan.passes, strict=True):
         if not of_pass.select(q_slices[-1:], rows):
-            # Persistent CTAs take further tiles: a probe sees only the first.
+            # Persistent CTAs process several tiles, and a probe sees only the first.
             stay = launch.ctas == plan.config.get("num_ctas")
             if stay or launch.ctas < problem.batch * problem.kv_heads:
                 raise PartialRunError(
@@ -142,14 +142,14 @@ def choose_part(plan: LaunchPlan, probe: Probe, max_flops: float) -> PartOfLaunc
 
 
 def _packed(problem: Problem, kv_heads: int) -> Problem:
-    """The chosen slices as a problem of their own."""
+    """Return a problem of the chosen slices alone."""
     return replace(problem, batch=1, num_heads=kv_heads * problem.head_group, num_heads_kv=kv_heads)
 
 
 def _affordable(
     problem: Problem, tiles: Sequence[tuple[int, int]], max_flops: float
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(K/V slices, numbers of query tiles): as many of the corners as the budget allows."""
+    """Return (K/V slices, numbers of query tiles): as many corners as the budget allows."""
     last_kv, last_tile = problem.batch * problem.kv_heads - 1, len(tiles) - 1
     per_row = 4 * problem.head_group * problem.num_keys * problem.head_dim
     choice: tuple[tuple[int, ...], tuple[int, ...]] = ((last_kv,), (last_tile,))
@@ -170,8 +170,7 @@ Axes: TypeAlias = tuple[IntArray, IntArray, IntArray]  # of x, y and z
 
 @dataclass(frozen=True, slots=True)
 class _CtaMap:
-    """Which slice of Q and which first row each CTA of one pass works on: the sum of what the three
-    coordinates of the CTA contribute."""
+    """The slice of Q and first row of each CTA of one pass, as sums over its three coordinates."""
 
     slices: Axes
     first_rows: Axes
@@ -194,7 +193,7 @@ class _CtaMap:
 
     @property
     def tiles(self) -> list[tuple[int, int]]:
-        """(first row, row behind) of the query tiles."""
+        """Return (first row, last row + 1) of the query tiles."""
         x, y, z = map(np.unique, self.first_rows)
         first = np.unique(x[None, None, :] + y[None, :, None] + z[:, None, None])
         if first[0] != 0:
@@ -209,7 +208,7 @@ class _CtaMap:
         return max(end - begin for begin, end in self.tiles)
 
     def select(self, slices: Sequence[int], rows: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-        """Linear indices of the CTAs on any of the slices and rows."""
+        """Return linear indices of the CTAs on any of the slices and rows."""
         (sx, sy, sz), (rx, ry, rz) = self.slices, self.first_rows
         selected: list[int] = []
         for z in range(len(sz)):
@@ -229,7 +228,7 @@ class _Look:
         self._probe = probe
 
     def at(self, ctas: IntArray) -> tuple[IntArray, IntArray] | None:
-        """(slice, row) of each CTA; None where one of them touched neither Q nor O."""
+        """Return (slice, row) of each CTA; None if one of them accessed neither Q nor O."""
         touched = self._probe(self._launch, ctas.tolist())
         for cta, place in zip(ctas.tolist(), touched, strict=True):
             if place is not None and not 0 <= place[1] < self._problem.tensor_bytes:
@@ -243,7 +242,7 @@ class _Look:
         return rows // self._problem.seqlen, rows % self._problem.seqlen
 
     def along_axes(self) -> tuple[Axes, Axes] | None:
-        """Slices and rows by axis; None where they are no sums of what the axes contribute."""
+        """Return slices and rows by axis; None if they are not sums over the axes."""
         x, y, z = self._launch.grid
         along = [self.at(np.arange(n) * s) for n, s in ((x, 1), (y, x), (z, x * y))]
         some = np.random.default_rng(0).integers(0, self._launch.ctas, _CHECKED_CTAS)
@@ -261,11 +260,11 @@ class _Look:
         return of_axes[0], of_axes[1]
 
     def everywhere(self) -> tuple[Axes, Axes]:
-        """The same of every CTA, as one long axis."""
+        """Return slices and rows of every CTA, as one long axis."""
         seen = self.at(np.arange(self._launch.ctas))
         if seen is None:
             raise PartialRunError(
-                f"some CTAs of {self._launch.entry} touch neither Q nor O", code="part_untouched"
+                f"some CTAs of {self._launch.entry} access neither Q nor O", code="part_untouched"
             )
         nothing = np.zeros(1, np.int64)
         return (seen[0], nothing, nothing), (seen[1], nothing, nothing)

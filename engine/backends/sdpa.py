@@ -1,4 +1,4 @@
-"""PyTorch's attention: the honest low-precision answer, and the baselines for speed."""
+"""PyTorch's attention: the result in the inputs' own dtype, and the baselines for speed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kernels.variant import FEATURES
 if TYPE_CHECKING:
     import torch
 
-# Our name for each forced backend → its member of torch.nn.attention.SDPBackend.
+# Our name of each backend, and its member of torch.nn.attention.SDPBackend.
 BACKENDS = {
     "flash": "FLASH_ATTENTION",
     "cudnn": "CUDNN_ATTENTION",
@@ -36,15 +36,15 @@ COMPOSED = "composed"
 
 
 def baseline_names(problem: Problem) -> tuple[str, ...]:
-    """The baselines of a problem: the SDPA backends, and `COMPOSED` if they cannot compute it."""
+    """Return a problem's baselines: the SDPA backends, and `COMPOSED` if they cannot compute it."""
     return (*BACKENDS, COMPOSED) if unsupported_features(problem) else tuple(BACKENDS)
 
 
 def unsupported_features(problem: Problem) -> str:
-    """What of a problem PyTorch's SDPA cannot compute, in words; empty where it can.
+    """Return the features that PyTorch's SDPA cannot compute, in words; empty if none.
 
-    ALiBi it takes as a mask of the inputs' 16 bits alone, which rounds the bias: not the same. Of K
-    and V in FP8 it is given what their bytes stand for, which are twice as many bytes.
+    ALiBi would have to be a mask in the inputs' 16-bit dtype, which rounds the bias. For K and V in
+    FP8 it gets their values in 16 bits, which are twice as many bytes.
     """
     taken = ("kv_offset", "window", "backward", "kv_fp8", "lse")
     lacking = [FEATURES[f] for f in problem.features if f not in taken]
@@ -54,11 +54,11 @@ def unsupported_features(problem: Problem) -> str:
 def sdpa_same_dtype(
     inputs: Inputs, device: Literal["cpu", "cuda"] = "cpu"
 ) -> tuple[FloatArray, str]:
-    """PyTorch's default attention on the inputs in their own dtype.
+    """Compute PyTorch's default attention in the inputs' dtype.
 
     Returns:
-        The output as float32, `[batch, num_heads, seqlen, head_dim]`, and a name that says what
-        computed it ("PyTorch 2.13.0 SDPA, float16 on the CPU").
+        The output as float32, `[batch, num_heads, seqlen, head_dim]`, and what computed it, as
+        text ("PyTorch 2.13.0 SDPA, float16 on the CPU").
 
     Raises:
         ToolMissing: PyTorch is not installed, or has no CUDA when `device` is "cuda".
@@ -81,10 +81,10 @@ def sdpa_same_dtype(
 def sdpa_gradients(
     inputs: Inputs, device: Literal["cpu", "cuda"] = "cpu"
 ) -> tuple[tuple[FloatArray, FloatArray, FloatArray], str]:
-    """dQ, dK and dV of PyTorch's default attention, as it computes them in the inputs' own dtype.
+    """Compute dQ, dK and dV with PyTorch's default attention in the inputs' dtype.
 
     Returns:
-        The three as float32, in the shapes of Q, K and V, and what computed them.
+        dQ, dK, dV as float32 in the shapes of Q, K and V, and what computed them, as text.
 
     Raises:
         ToolMissing: as `sdpa_same_dtype`.
@@ -105,9 +105,9 @@ def sdpa_gradients(
 
 
 def to_torch(raw: RawArray, inputs: Inputs, device: Literal["cpu", "cuda"]) -> torch.Tensor:
-    """A raw array as a tensor of its problem's dtype, same shape, on `device`."""
+    """Return a raw array as a tensor of the problem's dtype and the same shape on `device`."""
     torch = _import_torch()
-    # torch.from_numpy warns about memory it may not write to; such an array is copied first.
+    # torch.from_numpy warns about read-only memory, so such an array is copied first.
     tensor = torch.from_numpy(np.require(raw, requirements=["C", "W"]))
     if inputs.problem.dtype == "bfloat16":
         tensor = tensor.view(torch.bfloat16)
@@ -118,16 +118,16 @@ def to_torch(raw: RawArray, inputs: Inputs, device: Literal["cpu", "cuda"]) -> t
 def baseline(
     name: str, problem: Problem, inputs: Inputs, device: Literal["cpu", "cuda"] = "cuda"
 ) -> Iterator[SdpaTimer]:
-    """One SDPA backend on the GPU as something that the sampler times.
+    """Return a timer of one SDPA backend for the sampler.
 
     Args:
-        name: one of `baseline_names`; no other backend takes its place.
-        problem: that of `inputs`.
-        device: on the CPU only calls are timed, and device times are not.
+        name: one of `baseline_names`; PyTorch may not use another backend instead.
+        problem: the problem of `inputs`.
+        device: on the CPU, only calls can be timed.
 
     Raises:
-        ToolMissing: there is no PyTorch, or it finds no GPU.
-        MeasureError: there is no memory for the inputs.
+        ToolMissing: PyTorch is not installed, or finds no GPU.
+        MeasureError: not enough memory for the inputs.
     """
     if name != COMPOSED and (what := unsupported_features(problem)):
         raise MeasureError(
@@ -141,17 +141,17 @@ def baseline(
         yield timer
     finally:
         timer.close()
-        # After a lost context this raises too, and the earlier error is the one to report.
+        # After a lost context this raises too; the earlier error is reported.
         with contextlib.suppress(RuntimeError):
             torch.cuda.empty_cache()
 
 
 def unsupported_reason(name: str, error: str, said: list[str]) -> str:
-    """Why a backend gave no time, as one sentence.
+    """Return why a backend gave no time, as a sentence.
 
     Args:
-        error: what PyTorch raised; often only "No available kernel".
-        said: the warnings before it, which hold the cause beside what was switched off on purpose.
+        error: PyTorch's exception; often only "No available kernel".
+        said: the warnings before it, which give the cause, among others on disabled backends.
     """
     causes = [
         text.split(" (Triggered internally")[0].strip().rstrip(".")
@@ -164,9 +164,9 @@ def unsupported_reason(name: str, error: str, said: list[str]) -> str:
 
 
 class SdpaTimer:
-    """One SDPA backend on the GPU. Satisfies `engine.measure.side_by_side.Launchable`.
+    """Times one SDPA backend. Implements `engine.measure.side_by_side.Launchable`.
 
-    On the CPU its attention can be computed and calls be timed, but there are no device times.
+    On the CPU it computes attention and times calls, but has no device times.
     """
 
     def __init__(
@@ -180,9 +180,9 @@ class SdpaTimer:
         self._name = name
         self._problem = problem
         self._is_on_gpu = device == "cuda"
-        self._said: list[str] = []  # what PyTorch warned of
+        self._said: list[str] = []  # PyTorch's warnings
         self._flush_area: Any = None
-        self._dout: Any = None  # backward: what comes back for O
+        self._dout: Any = None  # gradient of O, for the backward pass
         try:
             first = tuple(to_torch(x, inputs, device) for x in (inputs.q, inputs.k, inputs.v))
             self._scores: ComposedScores | None = None
@@ -195,10 +195,10 @@ class SdpaTimer:
             raise self.failed(error) from error
         self._copies = [first]
         self._graphs: list[Any] = []
-        self._forward: dict[int, Any] = {}  # O of each copy, backward
+        self._forward: dict[int, Any] = {}  # O of each copy, for the backward pass
 
     def close(self) -> None:
-        """Let go of all tensors and graphs, so that PyTorch can give their memory back."""
+        """Drop all tensors and graphs, so that PyTorch can free their memory."""
         self._graphs.clear()
         self._forward.clear()
         self._copies.clear()
@@ -230,17 +230,17 @@ class SdpaTimer:
 
     def graph(self, launches: int, copies: int) -> Callable[[], float]:
         graph = self._torch.cuda.CUDAGraph()
-        # Held until their copy's turn comes again, so that outputs rotate as the inputs do.
+        # Kept until their copy is used again, so that outputs rotate like the inputs.
         outputs: dict[int, torch.Tensor] = {}
         with self._forced():
             for i in range(copies if self._dout is not None else 0):
-                self.attend(i)  # O is there before the graph is captured
+                self.attend(i)  # compute O before the graph is captured
         with self._forced(), self._torch.cuda.graph(graph):
             for i in range(launches):
                 outputs[i % copies] = self.attend(i % copies)
         self._graphs.append(graph)
         position = len(self._graphs) - 1
-        # Looked up: a replay that held the graph would keep its memory from being given back.
+        # Looked up, because a closure over the graph would keep its memory from being freed.
         return lambda: self._elapsed_us(self._graphs[position].replay)
 
     def flush_l2(self, size: int) -> None:
@@ -258,14 +258,14 @@ class SdpaTimer:
             return (time.perf_counter_ns() - start) / 1000 / calls
 
     def verify(self) -> None:
-        """PyTorch's own answer is what others are checked against."""
+        """Do nothing: PyTorch's own result is the reference."""
 
     def failed(self, error: Exception) -> MeasureError:
         return MeasureError(unsupported_reason(self._name, str(error), self._said))
 
     @contextmanager
     def _forced(self) -> Iterator[None]:
-        """This backend and no other. Entered outside of what is timed: it takes its time itself."""
+        """Allow only this backend. Entered outside the timed code, because it takes time itself."""
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         with (
@@ -280,13 +280,13 @@ class SdpaTimer:
                 self._said += [str(w.message) for w in caught]
 
     def attend(self, copy: int = 0) -> torch.Tensor:
-        """O of one copy of the inputs; backward dQ, with which dK and dV are computed."""
+        """Return O of one copy of the inputs; backward, dQ (dK and dV are computed with it)."""
         q, k, v = self._copies[copy]
         if self._scores is not None:
             return composed_attention(self._scores, q, k, v)
         if self._dout is None:
             return _attention(self._problem, q, k, v)
-        # O is computed once for each copy; only the backward pass is timed.
+        # O is computed once per copy, so that only the backward pass is timed.
         if copy not in self._forward:
             self._forward[copy] = _attention(self._problem, q, k, v)
         gradient: torch.Tensor = self._torch.autograd.grad(
@@ -304,7 +304,7 @@ class SdpaTimer:
 
 
 class ComposedScores:
-    """What becomes of scores, prepared once: a bias, which keys are seen, sinks."""
+    """Prepared tensors that modify scores: bias, mask of visible keys, sinks."""
 
     def __init__(self, inputs: Inputs, device: torch.device) -> None:
         torch = _import_torch()
@@ -320,7 +320,7 @@ class ComposedScores:
             visible = visible & (distance >= 0)
         if problem.window is not None:
             visible = visible & (distance.abs() < problem.window)
-        visible = visible | (row >= queries)  # rows that are not there are not NaN
+        visible = visible | (row >= queries)  # rows past the end must not be NaN
         self.problem = problem
         self.hidden = ~visible.expand(-1, -1, problem.seqlen, -1)
         self.bias: Any = None
@@ -337,7 +337,7 @@ class ComposedScores:
 def composed_attention(
     given: ComposedScores, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> torch.Tensor:
-    """Attention with all of a problem's features: products in its dtype, scores in FP32."""
+    """Compute attention with all features of a problem: products in its dtype, scores in FP32."""
     library, problem = _import_torch(), given.problem
     if problem.head_group > 1:
         k, v = (x.repeat_interleave(problem.head_group, dim=1) for x in (k, v))
@@ -356,7 +356,7 @@ def composed_attention(
 
 def _attention(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     attend = _import_torch().nn.functional.scaled_dot_product_attention
-    # Given only where it is needed: backends without GQA refuse the flag itself.
+    # Passed only if needed, because backends without GQA refuse the flag itself.
     gqa = {"enable_gqa": True} if problem.num_heads_kv is not None else {}
     out: torch.Tensor
     if problem.window is not None:
@@ -375,7 +375,7 @@ def _attention(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
 
 
 def _visible(problem: Problem, device: torch.device) -> torch.Tensor:
-    """Which keys each query sees, `[seqlen, num_keys]`."""
+    """Return the mask of keys that each query sees, `[seqlen, num_keys]`."""
     arange = _import_torch().arange
     position = arange(problem.seqlen, device=device)[:, None] + problem.kv_offset
     keys = arange(problem.num_keys, device=device)
@@ -387,7 +387,7 @@ def _visible(problem: Problem, device: torch.device) -> torch.Tensor:
 
 
 def require_torch_on_gpu() -> Any:
-    """PyTorch, which finds a GPU. Raises ToolMissing: it is not installed, or finds none."""
+    """Return PyTorch. Raises ToolMissing: it is not installed, or finds no GPU."""
     torch = _import_torch()
     if not torch.cuda.is_available():
         raise ToolMissing(
@@ -400,12 +400,12 @@ def require_torch_on_gpu() -> Any:
 
 def _import_torch() -> Any:
     is_collecting, is_new = gc.isenabled(), "torch" not in sys.modules
-    gc.disable()  # new objects by the hundred thousand set it off again and again, for nothing
+    gc.disable()  # importing creates 100,000s of objects, which would trigger it repeatedly in vain
     try:
         import torch
 
         if is_new:
-            gc.freeze()  # nor need they be looked at later: modules stay
+            gc.freeze()  # modules stay, so later collections can skip them
     except ImportError as error:
         raise ToolMissing(
             "PyTorch is not installed, and its attention is the baseline: pip install torch",

@@ -1,1 +1,1 @@
-"""A GPU in software for programs that are written for CUDA: see README.md."""
+"""A GPU emulated in software, for programs that use CUDA: see README.md."""

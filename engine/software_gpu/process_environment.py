@@ -1,4 +1,4 @@
-"""The environment of a process that finds the software GPU, and the libraries that it needs."""
+"""Environment variables that make a process use the software GPU, and the libraries it loads."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from engine.cuda_source.toolkit import find_include_dir, more_headers
 from engine.devices import find_device, limits_for
 from engine.devices.spec import SOFTWARE, DeviceSpec
 
-# The libraries of the software GPU, built into the cache at first use.
+# The software GPU's libraries, built into the cache at first use.
 
 _NATIVE = Path(__file__).with_name("native")
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-w", "-shared", "-pthread")
 _TIMEOUT_S = 600.0
-_CUPY = {13: "cupy-cuda13x", 12: "cupy-cuda12x"}  # by CUDA's version
+_CUPY = {13: "cupy-cuda13x", 12: "cupy-cuda12x"}  # by CUDA major version
 _PYX = "cupy_backends/cuda/api/runtime.pyx"
 _NAME = re.compile(r"\bcuda[A-Z]\w+")
 _DECLARED = re.compile(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(")
@@ -56,8 +56,9 @@ print(cupy.cuda.driver.get_build_version(), cython_build_ver)
 
 
 def cuda_and_cupy() -> tuple[int, str]:
-    """Which CUDA's driver is built, as functions have other versions in other ones, and the version
-    of the CuPy that is installed for it: empty without one."""
+    """Return the CUDA major version to build the driver for, and the version of the installed CuPy.
+
+    CuPy's version is empty if none is installed. Driver functions differ between CUDA versions."""
     for cuda, package in _CUPY.items():
         with suppress(importlib.metadata.PackageNotFoundError):
             return cuda, importlib.metadata.version(package)
@@ -67,10 +68,10 @@ def cuda_and_cupy() -> tuple[int, str]:
 
 
 def driver_folder() -> Path:
-    """A folder with libcuda.so.1 and libnvidia-ml.so.1.
+    """Return a folder with libcuda.so.1 and libnvidia-ml.so.1.
 
     Raises:
-        ToolMissing: there is no C++ compiler, or no headers of CUDA.
+        ToolMissing: there is no C++ compiler, or CUDA's headers are missing.
         CompileError: they do not compile, or cannot be written to the cache.
     """
     toolchain, include = find_toolchain(), find_include_dir((cuda_and_cupy()[0], 0))
@@ -78,8 +79,7 @@ def driver_folder() -> Path:
     def build(folder: Path) -> None:
         missing = folder / "missing.cpp"
         missing.write_text(_missing_of_driver(toolchain, include), encoding="utf-8")
-        # Only libcuda has a name of its own: an NVML that was loaded by its path stands in nobody's
-        # way who looks for the driver's.
+        # Only libcuda has a soname: an NVML loaded by its path does not replace the driver's.
         for source, name, more in (
             (
                 "driver.cpp",
@@ -96,8 +96,9 @@ def driver_folder() -> Path:
 
 
 def _missing_of_driver(toolchain: Toolchain, include: Path) -> str:
-    """All functions that cuda.h declares, as symbols that a definition of the driver's own takes
-    the place of: each says its name."""
+    """Write weak definitions of all functions that cuda.h declares, which report their name.
+
+    A definition of the driver replaces the weak one."""
     done = subprocess.run(
         [*toolchain.command, "-x", "c++", "-E", "-P", f"-I{include}", "-"],
         input="#include <cuda.h>\n",
@@ -120,14 +121,16 @@ def _missing_of_driver(toolchain: Toolchain, include: Path) -> str:
 
 
 def runtime_module(driver: Path) -> Path:
-    """CuPy's runtime module on the public API: its own source, from the sdist of the installed
-    version, with `native/cudart.cpp` in the place of NVIDIA's runtime.
+    """Return a build of CuPy's runtime module that uses the public driver API.
+
+    It is compiled from the sdist of the installed version, with `native/cudart.cpp` instead of
+    NVIDIA's runtime.
 
     Args:
         driver: the folder of libcuda.so.1.
 
     Raises:
-        ToolMissing: CuPy for CUDA 13 or 12 is not installed, or its source cannot be had.
+        ToolMissing: CuPy for CUDA 13 or 12 is not installed, or its source cannot be fetched.
         CompileError: it does not compile.
     """
     major, version = cuda_and_cupy()
@@ -160,7 +163,7 @@ def runtime_module(driver: Path) -> Path:
                 *(str(file) for file in (translated, _NATIVE / "cudart.cpp", missing)),
                 *(f"-I{path}" for path in paths),
                 f"-DCUPY_CUDA_BUILD_VERSION={cuda}",
-                "-O0",  # it only passes calls on
+                "-O0",  # it only forwards calls
                 "-Wl,-Bsymbolic",
                 f"-L{driver}",
                 "-l:libcuda.so.1",
@@ -169,7 +172,7 @@ def runtime_module(driver: Path) -> Path:
         )
 
     key = (str(include), version, sys.version)
-    # The driver is found when the module is loaded: its sources do not matter here.
+    # The driver is linked when the module is loaded, so its sources do not belong to the key.
     sources = (_NATIVE / "cudart.cpp", *sorted((_NATIVE / "compat").iterdir()))
     return _kept("runtime", build, toolchain, sources, *key) / _module_name()
 
@@ -179,7 +182,7 @@ def _module_name() -> str:
 
 
 def _missing(translated: str) -> str:
-    """Functions of CUDA's runtime that CuPy names and `cudart.cpp` lacks: each says its name."""
+    """Write the CUDA runtime functions that CuPy uses and `cudart.cpp` lacks, as errors."""
     own = set(_NAME.findall((_NATIVE / "cudart.cpp").read_text(encoding="utf-8")))
     lines = ['extern "C" {', "int software_gpu_missing(const char* name);"]
     lines += [
@@ -190,10 +193,12 @@ def _missing(translated: str) -> str:
 
 
 def _fetch_cupy(version: str, folder: Path, tools: Path) -> Path:
-    """CuPy's sources, unpacked. pip runs CuPy's own setup to read the package's name, with the
-    `tools` that are there: fetching others takes most of a minute."""
+    """Fetch and unpack CuPy's sources.
+
+    pip runs CuPy's setup to read the package's name; it uses the installed `tools`, because
+    fetching others takes most of a minute."""
     _pip(
-        # What makes that setup look for no CUDA.
+        # Makes that setup not look for CUDA.
         {"READTHEDOCS": "True", "PYTHONPATH": str(tools)},
         *("download", "--no-deps", "--no-build-isolation", "--no-binary", "cupy"),
         *("-d", str(folder), f"cupy=={version}"),
@@ -255,7 +260,7 @@ def _kept(
     sources: Sequence[Path],
     *key: str,
 ) -> Path:
-    """The folder that `build` fills from `sources`, out of the cache where it was filled before."""
+    """Return the folder that `build` fills from `sources`, from the cache if it exists."""
     digest = hashlib.sha256()
     for part in (*toolchain.command, toolchain.version, *_FLAGS, *key):
         digest.update(f"{part}\0".encode())
@@ -282,9 +287,9 @@ def _kept(
     return folder
 
 
-CHOICE = "ATTUNE_SOFTWARE_GPU"  # names of the device table, with commas
+CHOICE = "ATTUNE_SOFTWARE_GPU"  # names in the device table, separated by commas
 _SLICE = re.compile(r"(.+) MIG (\dg)\.(\d+)gb", re.IGNORECASE)
-# SMs of a slice by those of the whole GPU: `nvidia-smi mig -lgip`, MIG user guide.
+# SMs of a slice, by the SMs of the whole GPU: `nvidia-smi mig -lgip`, MIG user guide.
 _SLICE_SMS = {
     108: {"1g": 14, "2g": 28, "3g": 42, "4g": 56, "7g": 98},
     132: {"1g": 16, "2g": 32, "3g": 60, "4g": 64, "7g": 132},
@@ -302,18 +307,19 @@ def software_environment(
     with_cupy: bool = True,
     launch_s: float | None = None,
 ) -> dict[str, str]:
-    """`given` with what makes CUDA's users load the software GPU; builds what is not there.
+    """Return `given` with variables that make programs load the software GPU; builds it if needed.
 
     Args:
-        gpus: names of the device table, with commas; else `ATTUNE_SOFTWARE_GPU`, else an L4.
+        gpus: names in the device table, separated by commas; default: `ATTUNE_SOFTWARE_GPU`, else
+            an L4.
         with_cupy: False: without CuPy's runtime module, whose source is fetched by pip.
-        launch_s: a launch that takes longer is stopped, in seconds; 0: none is; None: as
-            `ATTUNE_SOFTWARE_GPU_LAUNCH_S` says, else 600.
+        launch_s: time limit of a launch in seconds; 0: no limit; None:
+            `ATTUNE_SOFTWARE_GPU_LAUNCH_S`, else 600.
 
     Raises:
         InvalidProblem, UnknownName: a name is not in the table, or there are too many.
-        ToolMissing: a compiler, CUDA's headers, CuPy or its source cannot be had.
-        CompileError: something of it does not compile.
+        ToolMissing: a compiler, CUDA's headers, CuPy or its source is missing.
+        CompileError: a library does not compile.
     """
     table = device_table(gpus or given.get(CHOICE, "") or _DEFAULT)
     driver = driver_folder()
@@ -332,7 +338,7 @@ def software_environment(
         environment["ATTUNE_SOFTWARE_GPU_RUNTIME"] = str(runtime_module(driver))
         site = str(Path(__file__).with_name("site"))
         environment["PYTHONPATH"] = _before(site, given.get("PYTHONPATH"))
-        # CuPy's module for CUB has NVIDIA's runtime in it, which does not start here.
+        # CuPy's module for CUB contains NVIDIA's runtime, which does not start here.
         environment["CUPY_ACCELERATORS"] = ""
     return environment
 
@@ -342,20 +348,20 @@ def _before(first: str, rest: str | None) -> str:
 
 
 def device_table(names: str) -> str:
-    """A line for each device, as native/table.h reads it.
+    """Return a line for each device in the format that native/table.h reads.
 
     Args:
-        names: rows of the table of GPUs, or MIG slices as CUDA names them: "H200 MIG 1g.18gb".
+        names: GPUs of the device table, or MIG slices by CUDA's name: "H200 MIG 1g.18gb".
 
     Raises:
-        UnknownName: a name is not in the table of GPUs.
-        InvalidProblem: none is given, or too many, or a slice that the GPU does not have.
+        UnknownName: a name is not in the device table.
+        InvalidProblem: no name, too many, or a slice that the GPU does not have.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     if not 1 <= len(wanted) <= _MOST_DEVICES:
         raise InvalidProblem(
             f"{CHOICE} names {len(wanted)} GPUs: give 1 to {_MOST_DEVICES} of the device table, "
-            "with commas."
+            "separated by commas."
         )
     return "\n".join(_line(_device(name)) for name in wanted)
 

@@ -1,8 +1,8 @@
-"""What the driver asks of a cubin, answered by the engine's own reader: a process beside it.
+"""Process that reads cubins for the software GPU's driver with the engine's reader.
 
-Standard input: two 64-bit numbers, the address where the cubin's variables begin and the cubin's
-size, then the cubin; again and again. Standard output: two 64-bit numbers, a `CUresult` and a
-size, then a description in the order that native/module.h reads, or a sentence.
+Each request on standard input: two 64-bit numbers, the address of the cubin's variables and the
+cubin's size, then the cubin. Each reply on standard output: two 64-bit numbers, a `CUresult` and a
+size, then a description in the order that native/module.h reads, or an error sentence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine.machine_code.launch import Launch, bank_layout, constant_bank
 _INVALID_IMAGE, _NOT_SUPPORTED = 200, 801  # CUresult
 _VARIABLE = 1  # the type of a symbol
 _USER_CONSTANTS = ".nv.constant3"
-_CONSTANTS_AT = 15 << 32  # behind the other variables, which lie 4 GiB apart
+_CONSTANTS_AT = 15 << 32  # after the other variables, which are 4 GiB apart
 
 
 def main() -> None:
@@ -46,11 +46,11 @@ def _write(target: BinaryIO, answer: bytes) -> None:
 
 
 def describe(data: bytes, base: int) -> bytes:
-    """All that the driver needs of a cubin whose variables lie from `base` on.
+    """Return all that the driver needs of a cubin whose variables begin at address `base`.
 
     Raises:
-        InvalidCubin: it is none, or damaged.
-        AttuneError: it cannot be read here, or refers to what is not there.
+        InvalidCubin: it is not a cubin, or damaged.
+        AttuneError: it cannot be read, or refers to an undefined symbol.
     """
     cubin = read_cubin(data)
     module = load_module(cubin, base)
@@ -77,7 +77,7 @@ def describe(data: bytes, base: int) -> bytes:
 
 
 class _Fields:
-    """Numbers of 64 bits, and texts behind their size."""
+    """Writes 64-bit numbers, and texts after their size."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -104,9 +104,9 @@ def _function(
     out.number(len(entry.parameters))
     for parameter in entry.parameters:
         out.number(parameter.offset, parameter.size)
-    alone = replace(entry, cluster=(1, 1, 1))  # the driver fills in what it launches
+    alone = replace(entry, cluster=(1, 1, 1))  # the driver sets it for a launch
     empty = Launch((1, 1, 1), (1, 1, 1), 0, tuple(bytes(p.size) for p in entry.parameters))
-    for cluster in ((1, 1, 1), (2, 1, 1)):  # whether it runs in clusters is told, too
+    for cluster in ((1, 1, 1), (2, 1, 1)):  # says whether it runs in clusters, too
         out.text(constant_bank(alone, cubin.arch, empty, WINDOWS, cluster))
     banks = {bank: content for bank, content in entry.constants.items() if bank}
     out.number(len(banks))
@@ -124,7 +124,7 @@ def _function(
 
 
 def _variables(cubin: Cubin, section_at: dict[str, int]) -> Iterator[tuple[str, int, int]]:
-    """(name, address, bytes) of `__device__` and `__constant__` variables."""
+    """Return (name, address, bytes) of `__device__` and `__constant__` variables."""
     sections = read_sections(cubin.data)
     table = next((s for s in sections if s.name == ".symtab"), None)
     if table is None:

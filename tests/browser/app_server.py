@@ -143,6 +143,7 @@ class Driver:
     def select(self, key: str, text: str) -> None:
         """Type `text` and choose the option that is or begins with it."""
         box = self.key(key).locator("input")
+        self.rest()
         box.click()
         box.fill(text)
         wanted = re.compile(rf"^{re.escape(text)}\b")

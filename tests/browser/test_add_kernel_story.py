@@ -61,6 +61,7 @@ def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
     smem.fill("2 * 32 * head_dim * 4")
     smem.press("Enter")
     expect(dialog).not_to_contain_text("there is no head_dims", timeout=WAIT_MS)
+    app.rest()
     dialog.get_by_role("button", name="Write it beside the file and add").click()
 
     # It is the selected variant, runs, and is right; the source was not touched.
@@ -75,6 +76,7 @@ def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
     assert 'entry = "flash_attn_fwd"' in sidecar.read_text(encoding="utf-8")
 
     # An edit of the source is seen, and what it breaks is named.
+    app.rest()
     app.page.get_by_text("Rerun on change").click()
     text = source.read_text(encoding="utf-8")
     source.write_text(text.replace("m + logf(l)", "m + log2f(l)"), encoding="utf-8")
@@ -126,6 +128,7 @@ def test_dropped_files_are_tried_together_and_added(new_tab):
     entry = dialog.get_by_role("textbox", name="Entry", exact=True)
     expect(entry).to_have_value("score_rows", timeout=WAIT_MS)
     expect(dialog).to_contain_text("score_rows, normalize_rows, mix_rows")
+    app.rest()
     dialog.get_by_role("button", name="Write it beside the file and add").click()
     expect(dialog).to_have_count(0, timeout=3 * WAIT_MS)  # it was compiled and executed before
     app.see("extension_rows")
@@ -170,6 +173,7 @@ def test_a_half_kernel_and_a_cubin_are_judged_saved_and_compared_with_a_rung(new
     dialog = drop(app, {source.name: source.read_bytes()})
     entry = dialog.get_by_role("textbox", name="Entry", exact=True)
     expect(entry).to_have_value("half_rows", timeout=WAIT_MS)
+    app.rest()
     dialog.get_by_role("button", name="Write it beside the file and add").click()
     expect(dialog).to_have_count(0, timeout=3 * WAIT_MS)
     app.see("half_rows")
@@ -179,6 +183,7 @@ def test_a_half_kernel_and_a_cubin_are_judged_saved_and_compared_with_a_rung(new
     cubin = compile_kernel(source, (), "sm_89", ("half_rows",)).cubin
     dialog = drop(app, {"rows.cubin": cubin, "rows_cubin.cu": CUBIN_BLOCK.encode()})
     expect(dialog).to_contain_text("has its own description", timeout=WAIT_MS)
+    app.rest()
     dialog.get_by_role("button", name="Add", exact=True).click()
     expect(dialog).to_have_count(0, timeout=3 * WAIT_MS)
     app.see("rows_cubin")

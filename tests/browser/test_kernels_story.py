@@ -26,12 +26,11 @@ def test_the_ladder_is_read_from_top_to_bottom(new_tab):
 
     # A diff is made when it is opened.
     source = app.page.get_by_text("Source: what changed against v08").first
-    source.click()
-    app.see("lines added")
+    app.click(source, app.page.get_by_text("lines added").first)
     app.no_exception()
 
     # What `auto` takes is what the other pages show.
-    app.page.get_by_role("link", name="Tune", exact=True).click()
+    app.click(app.page.get_by_role("link", name="Tune", exact=True), app.metric("Latency"))
     app.see_metric("Latency", "predicted")
     expect(app.key("auto_by_hand")).to_be_visible(timeout=WAIT_MS)
     app.press("auto_by_hand")

@@ -54,9 +54,11 @@ def run(app: Driver) -> None:
 
 
 def download(app: Driver, menu: str, what: str) -> Download:
-    app.press(menu)
+    button = app.page.get_by_role("button", name=what, exact=True)
+    app.click(app.key(menu).locator("button").first, button)
+    app.rest()
     with app.page.expect_download(timeout=WAIT_MS) as caught:
-        app.page.get_by_role("button", name=what, exact=True).click()
+        button.click()
     return caught.value
 
 
@@ -97,7 +99,8 @@ def test_tune_save_send_compare_export_and_follow_a_link(machine, visit, tmp_pat
     assert file.read_bytes() == kept.read_bytes()
     theirs = machine("theirs")
     other = visit(theirs, "/sessions")
-    other.page.get_by_role("button", name="Upload").click()
+    upload = other.page.get_by_role("button", name="Upload")
+    other.click(upload, other.page.get_by_test_id("stFileUploaderDropzone"))
     other.page.locator("input[type=file]").set_input_files(file)
     other.see("Uploaded and saved as")
     other.see_metric("Correctness", "Passed")

@@ -30,12 +30,13 @@ def unfold(app) -> None:
     axes = app.page.locator("details").filter(has_text="What to try")
     expect(axes).to_be_visible(timeout=WAIT_MS)
     if axes.get_attribute("open") is None:
-        axes.locator("summary").click()
+        app.click(axes.locator("summary"), app.key("sweep_S"))
     expect(app.key("sweep_S")).to_be_visible(timeout=WAIT_MS)
 
 
 def only_compile(app) -> None:
     """Switch the execution off, and wait until the page knows."""
+    app.rest()
     app.key("sweep_execute").locator("label").first.click()
     expect(app.page).to_have_url(re.compile("sweep_execute=false"), timeout=WAIT_MS)
 

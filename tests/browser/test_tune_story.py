@@ -56,9 +56,11 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
 
     # Save. The server is shared: other stories may have saved before.
     before = set(server.sessions.glob("*.json.gz"))
-    app.page.get_by_role("button", name="Save", exact=True).click()
-    app.page.get_by_label("Title").fill("The split story")
-    app.page.get_by_label("Title").press("Enter")
+    title = app.page.get_by_label("Title")
+    app.click(app.page.get_by_role("button", name="Save", exact=True), title)
+    title.fill("The split story")
+    title.press("Enter")
+    app.rest()
     app.page.get_by_role("button", name="Save snapshot").click()
     app.see("Saved as")
     (saved,) = set(server.sessions.glob("*.json.gz")) - before
@@ -111,11 +113,10 @@ def test_source_and_machine_code_are_linked_both_ways(new_tab, scheme):
     app.page.get_by_label("Search the listing").fill("HMMA")
     expect(code.locator(".row.chosen")).to_contain_text("HMMA")
     expect(source.locator(".row.chosen")).to_contain_text("mma_m16n8k16")
-    source.locator(".row.chosen").click()
-    expect(code.locator(".row.linked").nth(1)).to_be_visible()
+    app.click(source.locator(".row.chosen"), code.locator(".row.linked").nth(1))
     expect(listing.locator(".detail")).to_contain_text("executed")
 
-    app.page.get_by_role("button", name="Fold loops").click()
+    app.click(app.page.get_by_role("button", name="Fold loops"), code.locator(".row.loop").first)
     expect(code.locator(".row.loop").first).to_contain_text("▸ loop of")
     app.tab("Occupancy")
     app.see("Time by CTAs per SM")
@@ -192,8 +193,8 @@ def test_the_path_tune_opens_the_default_page(new_tab):
     app = new_tab("/tune?variant=v02&S=256", permissions=["clipboard-read", "clipboard-write"])
     app.see("B1 H1 S256 D64 fp16 on L4")
     expect(app.page).to_have_url(re.compile(r"/\?.*variant=v02"))
-    app.page.get_by_role("button", name="Copy link").click()
-    app.see("Copied: http")
+    copied = app.page.get_by_text("Copied: http").first
+    app.click(app.page.get_by_role("button", name="Copy link"), copied)
     assert app.page.evaluate("navigator.clipboard.readText()") == app.page.url
     expect(app.page.get_by_role("link", name="Tune")).to_have_count(1)
 
@@ -215,7 +216,7 @@ def _is_local(url: str) -> bool:
 @pytest.mark.exhaustive
 def test_machine_code_is_executed_and_says_so(new_tab):
     app = new_tab("/?variant=v02&S=65&D=32&gpu=L4")
-    app.page.get_by_text("Execution", exact=True).first.click()
+    app.click(app.page.get_by_text("Execution", exact=True).first, app.key("backend"))
     app.select("backend", "machine code")
     expect(app.page).to_have_url(re.compile("backend=machine-code"))
     app.press("run")

@@ -1,4 +1,4 @@
-"""Is there a GPU that CuPy can use, and is it the one that was asked for?"""
+"""Find out whether CuPy can use a GPU, and whether it is the target GPU."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from engine.devices.spec import DeviceSpec, is_software, modelled_name
 # cudaError_t, from driver_types.h
 _INSUFFICIENT_DRIVER = 35
 _NO_DEVICE = 100
-_OLDEST_CUDA = 12  # that CuPy and an extra of pyproject.toml are for
-_MIG = " MIG "  # "NVIDIA H200 MIG 1g.18gb", as CUDA calls a slice; NVML names the whole GPU
+_OLDEST_CUDA = 12  # the oldest with a CuPy wheel and an extra in pyproject.toml
+_MIG = " MIG "  # "NVIDIA H200 MIG 1g.18gb", CUDA's name of a slice; NVML names the whole GPU
 
 
 def why_not_cuda(device: DeviceSpec | None = None) -> str | None:
-    """Why kernels cannot run on this machine's GPU: one sentence, or None when they can.
+    """Return why kernels cannot run on this machine's GPU as a sentence; None if they can.
 
     Args:
-        device: the target GPU; a local GPU of another model does not serve for it.
+        device: the target GPU; a local GPU of another model cannot be used instead.
     """
     why, local = _local_gpu()
     if why is not None or device is None or is_same_model(local, device):
@@ -41,13 +41,12 @@ def why_not_cuda(device: DeviceSpec | None = None) -> str | None:
 
 
 def is_software_gpu() -> bool:
-    """Whether CUDA's GPU here is one in software, whose times say nothing."""
+    """Return True if CUDA's GPU is emulated in software, so that its times mean nothing."""
     return is_software(_local_gpu()[1])
 
 
 def is_same_model(driver_name: str, device: DeviceSpec) -> bool:
-    """Whether the driver's name for a GPU, a MIG slice of it or one in software means this row of
-    the device table."""
+    """Return True if the driver's name, also of a MIG slice or software GPU, means `device`."""
     whole = modelled_name(driver_name).partition(_MIG)[0]
     try:
         return find_device(whole).name == device.name
@@ -56,13 +55,13 @@ def is_same_model(driver_name: str, device: DeviceSpec) -> bool:
 
 
 def explain_missing(error_code: int, message: str, driver: int, runtime: int) -> str:
-    """The sentence for a CUDA runtime that does not start.
+    """Return a sentence that explains why the CUDA runtime does not start.
 
     Args:
-        error_code: cudaError_t of the first call.
-        message: the runtime's own words.
-        driver: CUDA version the driver supports (1000·major + 10·minor), 0 when there is none.
-        runtime: CUDA version CuPy was built for, likewise.
+        error_code: the first call's cudaError_t.
+        message: the runtime's message.
+        driver: CUDA version that the driver supports (1000·major + 10·minor); 0: no driver.
+        runtime: CUDA version that CuPy was built for, in the same form.
     """
     if error_code == _INSUFFICIENT_DRIVER and driver == 0:
         return "No NVIDIA driver is installed on this machine, so there is no GPU to run on."
@@ -87,7 +86,7 @@ def _version(number: int) -> str:
 
 @functools.cache
 def _local_gpu() -> tuple[str | None, str]:
-    """(why there is none, its name). Starts the driver but makes no context."""
+    """Return (why there is no GPU, its name). Starts the driver without creating a context."""
     make_cupy_folder()
     try:
         import cupy
@@ -103,25 +102,25 @@ def _local_gpu() -> tuple[str | None, str]:
         return explain_missing(error.status, str(error), driver, built_for), ""
 
 
-# How a process ends that can no longer give its CUDA objects back.
+# How a process exits if it can no longer free its CUDA objects.
 #
-# While a kernel runs that never ends, unloading a module, freeing memory and destroying the
-# context all wait for it, and so would the interpreter's own shutdown. After a sticky error they
-# raise from destructors. Such a process keeps its objects and leaves without running destructors;
-# the driver then stops the kernel and takes everything back.
+# While an endless kernel runs, unloading a module, freeing memory, destroying the context, and so
+# the interpreter's shutdown, all wait for it. After a sticky error these raise in destructors. Such
+# a process keeps its objects and exits without running destructors; the driver then stops the
+# kernel and frees everything.
 
 
-# A call that only waits for work that was already seen to end returns in far less.
+# Much longer than any call takes that waits for finished work.
 STUCK_AFTER_S = 120.0
 
-_kept: list[object] = []  # what must not be destroyed before the process ends
+_kept: list[object] = []  # objects that must not be destroyed before the process exits
 
 
 def keep_until_exit(objects: object, end: Callable[[], object] | None = None) -> None:
-    """Hold on to CUDA objects for the rest of the process, and leave it without destructors.
+    """Keep CUDA objects until the process exits, which it then does without destructors.
 
     Args:
-        end: called at the interpreter's exit; `end_process` where not given.
+        end: called at the interpreter's exit; default `end_process`.
     """
     if not _kept:
         atexit.register(end or end_process)
@@ -129,7 +128,7 @@ def keep_until_exit(objects: object, end: Callable[[], object] | None = None) ->
 
 
 def end_process(code: int = 1) -> NoReturn:
-    """Leave now, without destructors and other exit handlers. Standard streams are flushed."""
+    """Exit now, without destructors or other exit handlers. Standard streams are flushed."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -137,7 +136,7 @@ def end_process(code: int = 1) -> NoReturn:
 
 
 def end_stuck_process(what: str) -> NoReturn:
-    """Say which CUDA call does not come back, and leave."""
+    """Report which CUDA call does not return, and exit."""
     with contextlib.suppress(OSError, ValueError):
         print(
             f"error: The CUDA call {what} has not come back for {STUCK_AFTER_S:g} s, so a kernel "
@@ -153,9 +152,9 @@ def watchdog(
     limit_s: float = STUCK_AFTER_S,
     on_stuck: Callable[[str], object] = end_stuck_process,
 ) -> Iterator[None]:
-    """End the process when the body, one CUDA call that may block, takes longer than `limit_s`.
+    """End the process if the body, a CUDA call that may block, takes longer than `limit_s` seconds.
 
-    Costs about 0.1 ms, so it does not stand around what is timed.
+    Takes about 0.1 ms, so timed code does not use it.
     """
     timer = threading.Timer(limit_s, on_stuck, (what,))
     timer.daemon = True

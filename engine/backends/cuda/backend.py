@@ -1,4 +1,4 @@
-"""The CUDA backend: runs a plan for correctness, and times one that passed."""
+"""The CUDA backend: executes plans, and times those whose result is correct."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ SOFTWARE_TIMES = "This is a software GPU, whose times mean nothing: nothing is m
 
 
 class CudaBackend:
-    """Satisfies `engine.backends.base.Backend`. One per process and GPU; not thread-safe.
+    """Implements `engine.backends.base.Backend`. One per process and GPU; not thread-safe.
 
     Raises:
-        ToolMissing: there is no GPU that CuPy can use; says why.
+        ToolMissing: CuPy can use no GPU; with the reason.
     """
 
     def __init__(self, calls: GpuCalls | None = None) -> None:
@@ -57,18 +57,19 @@ class CudaBackend:
 
     @property
     def is_software(self) -> bool:
-        """Whether the GPU is one in software, on which nothing is measured."""
+        """True if the GPU is emulated in software, on which nothing is measured."""
         return self._is_software
 
     @property
     def calls(self) -> GpuCalls:
-        """The GPU itself, for checks of it."""
+        """Return the GPU's calls, for checks of the GPU itself."""
         return self._calls
 
     def run(self, plan: LaunchPlan, inputs: Inputs, options: RunOptions) -> RunResult:
         """Execute every pass on poisoned output and scratch, and report what happened.
 
-        With `options.repeat` a second time, on the scratch as the first run left its counters.
+        With `options.repeat`, twice; the second run gets the counters in scratch as the first left
+        them.
         """
         log = ""
         try:
@@ -88,13 +89,13 @@ class CudaBackend:
     def timer(
         self, plan: LaunchPlan, inputs: Inputs, correctness: Correctness
     ) -> Iterator[DeviceTimer]:
-        """The plan as something that the sampler times; its device memory is freed on leaving.
+        """Return a timer of the plan for the sampler; leaving the context frees its device memory.
 
         Args:
-            correctness: the verdict on this plan's output; no wrong kernel is timed.
+            correctness: the check of this plan's output; incorrect kernels are not timed.
 
         Raises:
-            ValueError: the verdict is not a pass.
+            ValueError: the check did not pass.
             MeasureError: the kernel cannot be launched.
         """
         if not correctness.passed:
@@ -120,16 +121,16 @@ class CudaBackend:
 
     @property
     def gpu_error(self) -> str | None:
-        """Why no further CUDA call of this process can succeed; only a new process helps."""
+        """Return why all further CUDA calls of this process fail; None if they need not."""
         return self._gpu_error
 
     def close(self) -> None:
-        """Give cached device memory back. Safe to call twice."""
+        """Free cached device memory. Safe to call twice."""
         if self._gpu_error is None:
             self._calls.close()
 
     def _prepare(self, plan: LaunchPlan) -> CompiledKernel:
-        """Compile, and make sure that it can be launched, before anything is allocated."""
+        """Compile, and check that the plan can be launched, before anything is allocated."""
         if self._gpu_error is not None:
             raise _Stopped(Failure(Status.LAUNCH_ERROR, self._gpu_error))
         try:
@@ -204,7 +205,7 @@ class CudaBackend:
     def _execute(
         self, plan: LaunchPlan, buffers: Buffers, kernels: dict[str, Kernel], timeout_s: float
     ) -> float:
-        """All passes once; each is waited for, so that a failure names its pass. Returns ms."""
+        """Execute all passes and return the time in ms. Waits for each: errors name the pass."""
         start = time.perf_counter()
         deadline = start + timeout_s
         for launch in plan.passes:
@@ -225,7 +226,7 @@ class CudaBackend:
         return (time.perf_counter() - start) * 1000
 
     def _timed_out(self, entry: str, limit: str) -> Failure:
-        # A running kernel cannot be stopped from outside; it goes when its process goes.
+        # A running kernel cannot be stopped; it ends with its process.
         self._lose(f"An earlier kernel still runs ({entry})")
         reason = f"{entry} did not finish within {limit}: it may loop for ever."
         return Failure(Status.TIMEOUT, reason, context_lost=True)
@@ -245,7 +246,7 @@ class CudaBackend:
 
 
 class _Stopped(Exception):
-    """Carries a failure up to where it becomes a result."""
+    """Raised with a failure, which `run` turns into a result."""
 
     def __init__(self, failure: Failure, log: str = "") -> None:
         super().__init__(failure.reason)

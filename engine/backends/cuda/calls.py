@@ -1,6 +1,6 @@
-"""The few CUDA calls the backend needs: a seam, so that its logic is tested without a GPU.
+"""The CUDA calls that the backend needs, as an interface that tests can replace.
 
-`CupyCalls` makes them through CuPy, everything on one stream of the current device.
+`CupyCalls` implements them with CuPy on one stream of the current device.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from engine.base.files import make_cupy_folder
 from engine.base.launch_arguments import TensorMapArg
 from engine.cuda_source.nvrtc import compile_kernel
 
-# Opaque handles of the implementation.
+# Opaque handles, defined by the implementation.
 Kernel: TypeAlias = Any
 Graph: TypeAlias = Any
 
 KernelArgument: TypeAlias = np.generic | npt.NDArray[np.uint8]
 
-# Time limit for waits without their own limit: far longer than any sample.
+# Default time limit of waits: far longer than any sample takes.
 WAIT_S = 60.0
 
 
 class GpuTimeout(RuntimeError):
-    """Queued work did not end in time. It may never end, so the process can use the GPU no more."""
+    """Queued work did not end in time. It may be endless, so the process cannot use the GPU
+    again."""
 
 
 class GpuCalls(Protocol):
     """One GPU and one stream on it. Addresses are device addresses, sizes are bytes.
 
-    CUDA's errors come out as CuPy raises them: a RuntimeError with `status`, or a MemoryError.
-    What waits for queued work raises GpuTimeout when that does not end.
+    CUDA errors are raised as by CuPy: a RuntimeError with `status`, or a MemoryError. Methods that
+    wait for queued work raise GpuTimeout if it does not end.
     """
 
     @property
@@ -54,29 +55,29 @@ class GpuCalls(Protocol):
 
     @property
     def max_dynamic_smem_bytes(self) -> int:
-        """Per CTA, with opt-in."""
+        """Return the largest dynamic shared memory of a CTA in bytes, with opt-in."""
         ...
 
     def free_bytes(self) -> int: ...
 
     def alloc(self, size: int) -> int:
-        """Address of new memory, aligned to 256 bytes, contents arbitrary."""
+        """Return the address of new memory, aligned to 256 bytes, with arbitrary contents."""
         ...
 
     def free(self, address: int) -> None:
-        """Raises KeyError for an address that `alloc` did not give, or that is free already."""
+        """Raises KeyError if `alloc` did not return the address, or it is already free."""
         ...
 
     def write(self, address: int, values: npt.NDArray[Any]) -> None:
-        """Host to device."""
+        """Copy from host to device."""
         ...
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
-        """Device to host, after all work queued so far."""
+        """Copy from device to host, after all work queued so far."""
         ...
 
     def copy(self, target: int, source: int, size: int) -> None:
-        """Device to device."""
+        """Copy from device to device."""
         ...
 
     def fill(self, address: int, size: int, pattern: np.uint16) -> None:
@@ -84,24 +85,24 @@ class GpuCalls(Protocol):
         ...
 
     def fingerprints(self, areas: Sequence[tuple[int, int]]) -> list[int]:
-        """A 64-bit hash of the contents of each `(address, size)`, made on the device."""
+        """Return a 64-bit hash of each `(address, size)`'s contents, computed on the device."""
         ...
 
     def load(
         self, cubin: bytes, dynamic_smem: Mapping[str, int], symbols: Mapping[str, str]
     ) -> dict[str, Kernel]:
-        """The entries named in `dynamic_smem`, allowed to use so many bytes of it.
+        """Return the entries in `dynamic_smem`, which gives the dynamic shared memory in bytes.
 
-        `symbols` has the cubin's name of each. They stay loaded until `unload`.
+        `symbols` has their names in the cubin. They stay loaded until `unload`.
         """
         ...
 
     def unload(self, kernels: dict[str, Kernel]) -> None:
-        """Give back what `load` returned; `kernels` is empty afterwards."""
+        """Unload what `load` returned; `kernels` is empty afterwards."""
         ...
 
     def ctas_per_sm(self, kernel: Kernel, threads: int, dynamic_smem: int) -> int:
-        """How many CTAs of this kernel an SM holds, as the driver says."""
+        """Return how many CTAs of the kernel fit on an SM, according to the driver."""
         ...
 
     def launch(
@@ -113,11 +114,11 @@ class GpuCalls(Protocol):
         args: Sequence[KernelArgument],
         cluster: tuple[int, int, int] = (1, 1, 1),
     ) -> None:
-        """Queue one launch. An array stands for a structure of its bytes."""
+        """Queue one launch. An array is passed as a structure of its bytes."""
         ...
 
     def tensor_map(self, tensor_map: TensorMapArg, address: int) -> npt.NDArray[np.uint8]:
-        """The 128 bytes that describe a tensor at `address` to TMA."""
+        """Return the 128-byte descriptor for TMA of a tensor at `address`."""
         ...
 
     def wait(self, timeout_s: float = WAIT_S) -> None:
@@ -125,36 +126,36 @@ class GpuCalls(Protocol):
         ...
 
     def capture(self, queue: Callable[[], None]) -> Graph:
-        """A graph of what `queue` launches; it is kept until `discard`."""
+        """Return a graph of the launches of `queue`; it is kept until `discard`."""
         ...
 
     def discard(self, graph: Graph) -> None:
-        """Give back what `capture` returned."""
+        """Destroy a graph of `capture`."""
         ...
 
     def elapsed_us(self, queue: Callable[[], None]) -> float:
-        """Device time between events around what `queue` launches."""
+        """Return the device time between events around the launches of `queue`."""
         ...
 
     def replay_us(self, graph: Graph) -> float:
-        """Device time of one replay."""
+        """Return the device time of one replay."""
         ...
 
     def abandon(self) -> None:
-        """The context is lost, or a kernel never ends: from now on nothing is given back.
+        """Keep everything from now on, because the context is lost or a kernel is endless.
 
-        Memory and kernels are held until the process ends, which it then does without destructors.
+        Memory and kernels are kept until the process exits, which it then does without destructors.
         """
         ...
 
     def close(self) -> None:
-        """Give cached memory back. Safe to call twice."""
+        """Free cached memory. Safe to call twice."""
         ...
 
 
-# CUDA's errors as statuses and sentences.
+# CUDA errors as statuses and sentences.
 
-# Codes shared by cudaError_t and CUresult (driver_types.h, cuda.h): what it means, what to do.
+# Codes shared by cudaError_t and CUresult (driver_types.h, cuda.h): meaning and remedy.
 _HINT_CHECK = "run it on the CPU backend's check build, which names the line"
 _MEANINGS = {
     1: ("was launched with an argument that CUDA refuses", "compare its arguments with the pass"),
@@ -175,17 +176,17 @@ _MEANINGS = {
 }
 _OUT_OF_MEMORY = 2
 _ILLEGAL_ADDRESS = 700
-# After these every later CUDA call of the process fails; only a new process helps. CUDA's header
-# says of the first set that "the process must be terminated and relaunched". Of the second it does
-# not, but nothing that is measured after them can be trusted: errors of memory (214) and links
-# (220), a context that is gone (709), an internal error of the driver (999).
+# Errors after which only a new process helps. CUDA's header says of the first set that "the process
+# must be terminated and relaunched". It does not say so of the second, but measurements after them
+# cannot be trusted: ECC (214) and NVLink (220) errors, a destroyed context (709), an internal error
+# of the driver (999).
 _DOCUMENTED_LOSS = {226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911}
 LOST_CONTEXT = frozenset(_DOCUMENTED_LOSS | {214, 220, 709, 999})
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong on the GPU."""
+    """An error on the GPU."""
 
     status: Status
     reason: str
@@ -193,7 +194,7 @@ class Failure:
 
 
 def explain(error: Exception, entry: str) -> Failure:
-    """The failure that an exception stands for: CUDA's by its status, any other by its words.
+    """Return the failure for an exception: a CUDA error by its status, others by their message.
 
     Args:
         entry: the kernel that was running.
@@ -225,13 +226,13 @@ def explain(error: Exception, entry: str) -> Failure:
 _FINGERPRINT = Path(__file__).with_name("fingerprint.cu")
 _FINGERPRINT_THREADS = 256
 _FILL_CHUNK_BYTES = 1 << 20
-# Busy-poll for this long, so that no sleep delays the end of a sample.
+# Busy-wait for this long, so that no sleep delays the end of a sample.
 _SPIN_S = 0.02
 _POLL_S = 0.0005
 _NOT_READY = 600  # cudaErrorNotReady
 _NO_CLUSTER = (1, 1, 1)
 _ENCODE_TILED, _SINCE_CUDA = "cuTensorMapEncodeTiled", 12000
-_TENSOR_MAP_BYTES, _TENSOR_MAP_ALIGNMENT = 128, 64  # of a CUtensorMap
+_TENSOR_MAP_BYTES, _TENSOR_MAP_ALIGNMENT = 128, 64  # of a CUtensorMap, in bytes
 # CUresult cuTensorMapEncodeTiled(map, type, rank, address, dims, strides, box, element strides,
 # interleave, swizzle, L2 promotion, out-of-bounds fill)
 _EncodeTiled = ctypes.CFUNCTYPE(
@@ -244,7 +245,7 @@ _EncodeTiled = ctypes.CFUNCTYPE(
 
 
 class DriverError(RuntimeError):
-    """A call of the driver that CuPy does not have failed."""
+    """A driver call that CuPy does not offer failed."""
 
     def __init__(self, name: str, status: int, error: str) -> None:
         super().__init__(f"{error}: {name}")
@@ -252,11 +253,11 @@ class DriverError(RuntimeError):
 
 
 class CupyCalls:
-    """Make one only after `why_not_cuda()` found no reason against it.
+    """CUDA calls through CuPy. Create one only if `why_not_cuda()` returns None.
 
     Args:
-        cupy: the package; tests give a stand-in.
-        bindings: `cuda.bindings.driver`, for what CuPy does not have: tensor maps and clusters.
+        cupy: the package, or a replacement in tests.
+        bindings: `cuda.bindings.driver`, for tensor maps and clusters, which CuPy lacks.
     """
 
     def __init__(self, cupy: Any = None, bindings: Any = None) -> None:
@@ -269,12 +270,12 @@ class CupyCalls:
         self._driver: Any = cupy.cuda.driver
         self._pool: Any = cupy.get_default_memory_pool()
         self._device = self._runtime.getDevice()
-        # Non-blocking: work others queue on the legacy default stream does not hold ours up.
+        # Non-blocking, so that it does not wait for the legacy default stream.
         self._stream: Any = cupy.cuda.Stream(non_blocking=True)
         self._start, self._stop = cupy.cuda.Event(), cupy.cuda.Event()
         self._memory: dict[int, Any] = {}  # keeps allocations alive, by address
         self._loaded: list[dict[str, Kernel]] = []  # keeps modules loaded
-        self._graphs: list[Graph] = []  # keeps them alive
+        self._graphs: list[Graph] = []  # keeps graphs alive
         self._fingerprint: Kernel | None = None
         self._abandoned = False
 
@@ -296,7 +297,7 @@ class CupyCalls:
         return self._attribute("MaxSharedMemoryPerBlockOptin")
 
     def free_bytes(self) -> int:
-        self.wait()  # freeing waits for whatever runs
+        self.wait()  # freeing would wait for running work
         with watchdog("cudaFree"):
             self._pool.free_all_blocks()
         return int(self._runtime.memGetInfo()[0])
@@ -313,11 +314,11 @@ class CupyCalls:
 
     def write(self, address: int, values: npt.NDArray[Any]) -> None:
         source = np.ascontiguousarray(values)
-        # A copy from or to pageable memory waits inside the call for what was queued before it.
+        # A copy from or to pageable memory blocks until earlier queued work has ended.
         self.wait()
         with watchdog("cudaMemcpyAsync"):
             self._copy_async(address, source.ctypes.data, source.nbytes, "memcpyHostToDevice")
-            # The array may be gone before a queued copy has read it.
+            # The array might be freed before a queued copy has read it.
             self._stream.synchronize()
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
@@ -343,7 +344,7 @@ class CupyCalls:
         if low == high:
             self._runtime.memsetAsync(address, low, size, self._stream.ptr)
             return
-        # CUDA's runtime sets equal bytes only; one chunk goes up and is copied on.
+        # CUDA's runtime can only set equal bytes, so one chunk is uploaded and copied.
         first = min(size, _FILL_CHUNK_BYTES)
         self.write(address, np.full(first // 2, pattern))
         for offset in range(first, size, first):
@@ -406,7 +407,7 @@ class CupyCalls:
         cluster: tuple[int, int, int] = _NO_CLUSTER,
     ) -> None:
         if cluster == _NO_CLUSTER:
-            # CuPy takes an array by value only as one element: a structure, as opaque bytes.
+            # CuPy passes an array by value only as one element: a structure of opaque bytes.
             by_value = [
                 each.view(f"V{each.nbytes}") if isinstance(each, np.ndarray) else each
                 for each in args
@@ -424,7 +425,7 @@ class CupyCalls:
         size = attribute.value.clusterDim
         size.x, size.y, size.z = cluster
         config.attrs, config.numAttrs = [attribute], 1
-        # The driver takes a pointer to each argument, and has read them when it returns.
+        # The driver takes a pointer to each argument, and reads them before it returns.
         values = [np.ascontiguousarray(argument) for argument in args]
         pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
         status, *_ = cu.cuLaunchKernelEx(
@@ -434,8 +435,8 @@ class CupyCalls:
 
     def tensor_map(self, tensor_map: TensorMapArg, address: int) -> npt.NDArray[np.uint8]:
         cu = self._bindings
-        # The driver wants the map at a multiple of 64 bytes. cuda.bindings' own call allocates it
-        # where it comes to lie, so the function is called at its address.
+        # The driver needs a map aligned to 64 bytes, which cuda.bindings' own call does not ensure,
+        # so the function is called by its address.
         flags = cu.CUdriverProcAddress_flags.CU_GET_PROC_ADDRESS_DEFAULT
         status, function, _ = cu.cuGetProcAddress(_ENCODE_TILED.encode(), _SINCE_CUDA, flags)
         _require("cuGetProcAddress", status)
@@ -467,21 +468,21 @@ class CupyCalls:
 
     def wait(self, timeout_s: float = WAIT_S) -> None:
         begin = time.monotonic()
-        # A query, unlike Stream.done, tells "not yet" from "a kernel failed".
+        # Unlike Stream.done, a query distinguishes unfinished work from a failed kernel.
         while self._runtime.streamQuery(self._stream.ptr) == _NOT_READY:
             waited = time.monotonic() - begin
             if waited > timeout_s:
                 raise GpuTimeout(f"queued work did not end within {timeout_s:g} s")
             if waited > _SPIN_S:
                 time.sleep(_POLL_S)
-        self._stream.synchronize()  # raises what the kernel did wrong
+        self._stream.synchronize()  # raises the kernel's error
 
     def capture(self, queue: Callable[[], None]) -> Graph:
         self._stream.begin_capture()
         try:
             queue()
         except BaseException:
-            # A stream left capturing would refuse everything else.
+            # A stream that is still capturing would refuse all other work.
             with contextlib.suppress(RuntimeError):
                 self._stream.end_capture()
             raise
@@ -518,6 +519,6 @@ class CupyCalls:
 
 
 def _require(name: str, status: Any) -> None:
-    """Raise what a call of the driver returned, unless it succeeded."""
+    """Raise DriverError unless a driver call succeeded."""
     if int(status):
         raise DriverError(name, int(status), str(status.name))

@@ -1,4 +1,4 @@
-"""Device memory of one run, between guard zones, and one plan on the GPU as a thing to time."""
+"""Device memory of one run with guard zones, and the timer of a plan on the GPU."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from engine.base.launch_arguments import (
 )
 from engine.base.units import format_bytes
 
-# Device memory of one run: Q, K, V, O and scratch, each between two guard zones.
+# Device memory of one run: Q, K, V, O and scratch, each with a guard zone on either side.
 #
-# Guards and everything unwritten hold a NaN pattern. A read beyond a buffer therefore shows up in
-# the output, and a write beyond it is found in the guard.
+# Guards and all unwritten memory hold a NaN pattern, so a read out of bounds gives NaN in the
+# output, and a write out of bounds changes a guard.
 
 GUARD_BYTES = 64 * 1024
 
@@ -41,7 +41,7 @@ class GuardedBuffer:
 
     @property
     def before(self) -> int:
-        """Address of the guard in front, which is also that of the allocation."""
+        """Return the address of the front guard, where the allocation begins."""
         return self.address - GUARD_BYTES
 
     @property
@@ -50,8 +50,8 @@ class GuardedBuffer:
 
 
 def why_too_large(plan: LaunchPlan, free_bytes: int) -> str | None:
-    """Why tensors and scratch exceed the GPU's free memory: one sentence, or None when they fit."""
-    # The backend keeps a copy of the output, to compare a second run with.
+    """Return a sentence if tensors and scratch exceed the GPU's free memory; None if they fit."""
+    # The backend keeps a copy of the output for comparison with a second run.
     needed = plan.device_bytes + plan.problem.tensor_bytes
     if needed <= free_bytes:
         return None
@@ -63,7 +63,7 @@ def why_too_large(plan: LaunchPlan, free_bytes: int) -> str | None:
 
 
 class Buffers:
-    """The buffers of one plan. A context manager; leaving it frees them."""
+    """The buffers of one plan. A context manager that frees them."""
 
     def __init__(self, calls: GpuCalls, plan: LaunchPlan) -> None:
         self._calls = calls
@@ -90,7 +90,7 @@ class Buffers:
         self._calls.fill(base, size + 2 * GUARD_BYTES, POISON_BITS)
 
     def upload(self, inputs: Inputs) -> None:
-        """Inputs, and what scratch and output start with."""
+        """Upload the inputs and the initial contents of scratch and output."""
         for name, values in self._plan.tensors_of(inputs).items():
             self._calls.write(self._by_name[name].address, values)
         for scratch in self._plan.scratch:
@@ -99,7 +99,7 @@ class Buffers:
         self._refill()
 
     def poison(self) -> None:
-        """Make output and poisoned scratch unwritten again; counters keep their values."""
+        """Fill output and poisoned scratch with the pattern again; counters keep their values."""
         names = [*self._plan.outputs, *(s.name for s in self._plan.scratch if s.fill == "poison")]
         for buffer in (self._by_name[name] for name in names):
             self._calls.fill(buffer.address, buffer.size, POISON_BITS)
@@ -110,22 +110,22 @@ class Buffers:
             self._calls.write(self._by_name[name].address, values)
 
     def arguments(self, launch: PassLaunch) -> tuple[KernelArgument, ...]:
-        """The kernel's arguments by value, in order."""
+        """Return the kernel's arguments by value, in order."""
         addresses = self._plan.addresses({n: b.address for n, b in self._by_name.items()})
         return kernel_arguments(self._calls, launch, addresses)
 
     def input_fingerprints(self) -> dict[str, int]:
-        """By name: changes when that one of Q, K, V or the block table on the device changes."""
+        """Return a hash of the contents of Q, K, V and the block table on the device, by name."""
         names = self._plan.inputs
         return dict(zip(names, self._fingerprints(*names), strict=True))
 
     def changed_inputs(self, uploaded: Mapping[str, int]) -> tuple[str, ...]:
-        """The names of those whose fingerprint is not the one that was taken when uploaded."""
+        """Return the names of inputs that differ from the fingerprints taken at upload."""
         now = self.input_fingerprints()
         return tuple(name for name in now if now[name] != uploaded[name])
 
     def output_fingerprint(self) -> tuple[int, ...]:
-        """Changes when the outputs on the device change."""
+        """Return a hash of the outputs on the device."""
         return tuple(self._fingerprints(*self._plan.outputs))
 
     def _fingerprints(self, *names: str) -> list[int]:
@@ -133,19 +133,19 @@ class Buffers:
         return self._calls.fingerprints([(b.address, b.size) for b in buffers])
 
     def output(self) -> RawArray:
-        """O as a raw array, `[batch, num_heads, seqlen, head_dim]`."""
+        """Return O as a raw array, `[batch, num_heads, seqlen, head_dim]`."""
         buffer = self._by_name["out"]
         raw = self._calls.read(buffer.address, buffer.size)
         return self._plan.output_of(raw)
 
     def gradients(self) -> dict[str, RawArray]:
-        """dQ, dK and dV of a backward kernel by name, each of its own shape."""
+        """Return dQ, dK and dV of a backward kernel by name, in the shapes of Q, K and V."""
         buffers = {name: self._by_name[name] for name in self._plan.outputs}
         raw = {n: self._calls.read(b.address, b.size) for n, b in buffers.items()}
         return gradients_of(raw, self._plan.problem)
 
     def lse(self) -> FloatArray | None:
-        """Natural LSE, `[batch, num_heads, seqlen]`, where the kernel writes one."""
+        """Return the LSE (natural logarithm), `[batch, num_heads, seqlen]`; None if not written."""
         if self._plan.lse is None:
             return None
         buffer = self._by_name["lse"]
@@ -153,7 +153,7 @@ class Buffers:
         return lse_of(raw, self._plan.problem, self._plan.lse)
 
     def guard_damage(self) -> str | None:
-        """What was written beside a buffer: one sentence, or None when all guards are intact."""
+        """Return a sentence on writes outside a buffer; None if all guards are intact."""
         for buffer in self._by_name.values():
             behind = self._damaged_bytes(buffer.behind)
             if behind.size:
@@ -177,7 +177,7 @@ class Buffers:
 def kernel_arguments(
     calls: GpuCalls, launch: PassLaunch, addresses: dict[str, int]
 ) -> tuple[KernelArgument, ...]:
-    """Pointers and scalars as NumPy scalars of the kernel's types, structures as their bytes."""
+    """Return pointers and scalars as NumPy scalars of the kernel's types, structures as bytes."""
     values: list[KernelArgument] = []
     for arg in launch.args:
         if isinstance(arg, TensorMapArg):
@@ -192,25 +192,25 @@ def kernel_arguments(
     return tuple(values)
 
 
-_ALIGNMENT = 256  # what cudaMalloc gives, so that a copy is like an allocation of its own
+_ALIGNMENT = 256  # cudaMalloc's, so that a copy is aligned like a separate allocation
 
 
 @dataclass(frozen=True, slots=True)
 class _Captured:
-    """A graph, and how many copies its launches use."""
+    """A graph and the number of copies that its launches use."""
 
     graph: Graph
     copies: int
 
 
 class DeviceTimer:
-    """Holds the device memory of one measurement. A context manager; leaving it frees the memory.
+    """Times one plan; a context manager that owns and frees the device memory.
 
-    Satisfies `engine.measure.side_by_side.Launchable`. A copy is everything that a launch touches:
-    Q, K, V, O and the plan's scratch, so that cold launches find none of it in L2.
+    Implements `engine.measure.side_by_side.Launchable`. Launches rotate over copies of everything
+    that a launch touches (Q, K, V, O and scratch), so that cold launches find none of it in L2.
 
     Args:
-        explain: the sentence for what CuPy raises.
+        explain: returns a sentence for an exception of CuPy.
     """
 
     def __init__(
@@ -226,19 +226,19 @@ class DeviceTimer:
         self._kernels = kernels
         self._inputs = inputs
         self._explain = explain
-        self._expected = 0  # fingerprint of a single launch's output
+        self._expected = 0  # fingerprint of the output of a single launch
         self._allocated: list[int] = []
-        # Where each buffer begins in a copy.
+        # Offset of each buffer within a copy.
         self._offsets: dict[str, int] = {}
         self._copy_bytes = 0
         for name, size in plan.buffer_bytes.items():
             self._offsets[name] = self._copy_bytes
             self._copy_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
         self._copies: list[int] = []
-        # (address, bytes) of what is copied before each launch, by the buffer's name.
+        # (address, bytes) of the contents that are copied before each launch, by buffer name.
         self._fills: dict[str, tuple[int, int]] = {}
         self._graphs: list[_Captured] = []
-        self._replayed = 1  # so many copies, from the first, hold an output
+        self._replayed = 1  # number of copies, from the first on, that hold an output
         self._flush_area: int | None = None
 
     def __enter__(self) -> Self:
@@ -279,7 +279,7 @@ class DeviceTimer:
             address = arena + i * self.copy_bytes
             self._calls.copy(address, self._copies[0], self.copy_bytes)
             self._copies.append(address)
-        # The first copy holds the right output by now.
+        # The first copy now holds the expected output.
         self._poison_outputs(len(self._copies) - more, len(self._copies))
 
     def once_us(self) -> float:
@@ -307,14 +307,14 @@ class DeviceTimer:
         for _ in range(calls):
             queue()
             self._calls.wait()
-        # Calls shorter than the clock's tick still took some time.
+        # Calls shorter than the clock's resolution still took some time.
         return max(time.perf_counter_ns() - start, 1) / 1000 / calls
 
     def verify(self) -> None:
-        """Every copy that was launched on holds the output of a single launch.
+        """Check that every used copy holds the same output as a single launch.
 
-        Looked at as the samples left it, and once more after each graph wrote over poison: an
-        output that was right once would hide launches that no longer write it.
+        Outputs are checked as the samples left them, and again after each graph has overwritten
+        poison: an earlier correct output would hide launches that no longer write it.
         """
         self._compare()
         for captured in self._graphs:
@@ -331,7 +331,7 @@ class DeviceTimer:
 
     def _compare(self) -> None:
         if not self._plan.repeatable:
-            return  # as its description says: bits differ from launch to launch
+            return  # its description says that bits differ between launches
         outputs = [(self._out(i), self._out_bytes) for i in range(self._replayed)]
         if set(self._calls.fingerprints(outputs)) != {self._expected}:
             raise MeasureError(
@@ -363,11 +363,11 @@ class DeviceTimer:
         for name, filled in self._plan.refilled.items():
             self._fills[name] = self._alloc(filled.nbytes), filled.nbytes
             self._calls.write(self._fills[name][0], filled)
-        # What the kernel leaves unwritten is the same in every launch.
+        # Makes unwritten elements equal in every launch.
         self._poison_outputs(0, 1)
 
     def _queue(self, copy: int) -> Callable[[], None]:
-        """A function that queues all passes of one launch on this copy."""
+        """Return a function that queues all passes of one launch on this copy."""
         addresses = self._plan.addresses(
             {name: self._copies[copy] + offset for name, offset in self._offsets.items()}
         )
@@ -384,7 +384,7 @@ class DeviceTimer:
         ]
 
         def queue() -> None:
-            # Part of the call, and of its time.
+            # Part of the call, and so of its time.
             for name, (filled, size) in self._fills.items():
                 self._calls.copy(addresses[name], filled, size)
             for launch in launches:
@@ -400,7 +400,7 @@ class DeviceTimer:
         return self._copies[copy] + self._offsets[self._plan.outputs[0]]
 
     def _poison_outputs(self, begin: int, end: int) -> None:
-        """Fill the outputs of copies `begin` up to `end` with poison."""
+        """Fill the outputs of copies `begin` to `end` - 1 with poison."""
         first = self._out(begin)
         self._calls.fill(first, self._out_bytes, POISON_BITS)
         for copy in range(begin + 1, end):

@@ -1,5 +1,5 @@
-"""Puts CuPy's runtime module that was built on the public API in the place of the wheel's, in any
-Python that has this folder on its path. The sitecustomize that this one hides runs behind it."""
+"""Replace CuPy's runtime module by the one built on the public API, in every Python that has this
+folder on its path. Another sitecustomize, which this one hides, is run afterwards."""
 
 import importlib.machinery
 import importlib.util
