@@ -1,4 +1,4 @@
-"""Is an output right, and if not, where and why is it wrong."""
+"""Check whether an output is correct, and if not, find where and why it is wrong."""
 
 from engine.correctness.check import (
     check_against,

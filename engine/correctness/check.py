@@ -1,22 +1,21 @@
-"""The verdict on one output.
+"""Check of one output.
 
-An output is right when it errs no more than twice as much as an honest low-precision attention:
+An output is correct if its error is at most twice that of plain attention in the same dtype:
 
     max|out − ref| ≤ 2 · max|sdpa_same_dtype − ref| + atol
 
-with `ref` in float64 (of large 16-bit problems most slices are looked through in float32, and only
-what is over the bound there again in float64), and when nothing is NaN or infinite, every element
-was written, the inputs are unchanged, the guard zones are intact and a second run gave the same
-bits.
+with `ref` in float64, and if nothing is NaN or infinite, every element was written, the inputs are
+unchanged, the guard zones are intact and a second run gave the same bits. (Of large 16-bit
+problems, most slices are compared in float32, and only those over the bound again in float64.)
 
-`atol` is half a rounding step of the dtype at the largest |ref|: the most by which a result that is
-exact up to its final rounding can be off. Without it such a result could fail where SDPA happens to
-be exact (S = 1); with it the bound stays of the size of one rounding step. FP32 hides no error of
-the arithmetic behind that rounding, so there it is √KV times as much: where the roundings of a sum
-of KV terms, one after another, get to as a random walk. SDPA adds in blocks and errs less.
+`atol` is half a rounding step of the dtype at the largest |ref|: the largest error of a result that
+is exact up to its final rounding. Without it such a result could fail if SDPA happens to be exact
+(S = 1). In FP32, the arithmetic itself errs by as much as the final rounding, so `atol` is √KV
+times as large: the error of KV roundings one after another, as a random walk. SDPA adds in blocks
+and errs less.
 
 TF32 products (10 bits of a mantissa) of FP32 tensors fail this by far. A kernel whose description
-says `tf32 = true` is judged by twice the error of attention whose products are all TF32.
+says `tf32 = true` may err twice as much as attention whose products are all TF32.
 """
 
 from __future__ import annotations
@@ -68,46 +67,43 @@ from engine.correctness.reference import (
 from engine.correctness.suspected_bugs import Case, SuspectedBug, small_bugs, spread_cases
 from kernels.variant import Dtype
 
-# A second, sharper test: an output may pass and still have an error that is not rounding.
+# A second, stricter test: an output may pass and still have an error that is not due to rounding.
 #
-# Rounding errors have no direction. Averaged over all elements they vanish, so a mean that does not
-# vanish is a bug too small for the tolerance: weights that are truncated, a row sum that holds one
-# padded key. Three tests, none of which decides about pass or fail:
+# Rounding errors average to zero, so a nonzero mean is a bug too small for the tolerance: truncated
+# weights, a row sum that includes one padded key. Three tests, none of which changes the status:
 #
-# * the slope of the error on the reference, Σ e·ref / Σ ref², over its standard error from row to
-#   row
-#   (the elements of a row share their weights) and from column to column (where rows are alike);
-# * for each suspected bug whose effect would be small, the slope of the error on that effect: 1 if
-#   the bug is there, 0 if not;
-# * the slope of each row's own error on its reference, as RMS over the rows. It has no direction,
-#   but rounding the elements of a row one by one leaves little of it: same-dtype attention shows
-#   how
-#   much. A row sum that is rounded at every step leaves several times as much.
+# * the slope of the error on the reference, Σ e·ref / Σ ref², over its standard error over rows
+#   (the elements of a row share their weights) and over columns (if rows are alike);
+# * for each suspected bug with a small effect, the slope of the error on that effect: 1 if the
+#   kernel has the bug, 0 if not;
+# * the slope of each row's own error on its reference, as RMS over the rows. Rounding the
+#   elements of a row one by one gives a small value, which same-dtype attention shows; a row sum
+#   that is rounded at every step gives several times as much.
 #
-# A slope of the first two counts from 8 standard errors on, which chance does not reach in 10¹⁴
-# outputs, and where it is at least a tenth of the format's unit roundoff: what rounding itself
-# leaves, where outputs are nearly values of V that were rounded before, is 0.04 of it.
+# A slope of the first two counts if it is at least 8 standard errors, which has a probability of
+# 10⁻¹⁴ by chance, and at least a tenth of the format's unit roundoff: rounding itself leaves 0.04
+# of it if outputs are nearly values of V, which were rounded before.
 
 _STANDARD_ERRORS = 8.0
 _LEAST_SLOPE = 0.1  # of the unit roundoff
 _FEWEST_ROWS = 32
-# RMS error relative to the baseline's above which suspected bugs are tried.
+# RMS error relative to the baseline's, above which suspected bugs are tried.
 _TELLING_RMS = 1.5
-# And from which on it is worth a warning by itself, as is the largest error: of right kernels at
-# most 1.0 and 1.1 on outputs of so many elements.
+# Relative RMS and largest error that give a warning by themselves; correct kernels have at most 1.0
+# and 1.1 on outputs of so many elements.
 _IMPRECISE_RMS, _IMPRECISE_LARGEST = 1.25, 1.6
 _FEWEST_ELEMENTS = 4096
-# How near to 1 the slope on a bug's effect must be.
+# Largest distance from 1 of the slope on a bug's effect.
 _NEAR_ONE = 0.25
-# The rows' own factors against the baseline's, and against the unit roundoff: of right kernels over
-# FlashAttention's shapes at most 1.0 and 0.16.
+# RMS slope of rows relative to the baseline's, and to the unit roundoff; correct kernels have at
+# most 1.0 and 0.16 over FlashAttention's shapes.
 _TELLING_ROW_FACTOR = 3.0
 _LEAST_ROW_FACTOR = 0.4
 
 
 @blas_on_one_thread()
 def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles) -> str | None:
-    """A warning about an output that passes, or None."""
+    """Return a warning about an output that passes, or None."""
     inputs = expected.inputs
     slopes = [_pooled(*_sums(compared, to)) for to in ("sr", "sd")]
     if compared.error.shape[0] * compared.error.shape[1] < _FEWEST_ROWS:
@@ -147,7 +143,8 @@ def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles)
 
 
 def _imprecise(rms: float, expected: Expected, compared: ComparedOutput) -> str | None:
-    """A warning where errors have no direction and are larger than rounding the operands gives."""
+    """Return a warning if errors average to zero but are larger than rounding of operands
+    explains."""
     if compared.error.size < _FEWEST_ELEMENTS or not expected.baseline_err > 0:
         return None
     if (times := rms / expected.baseline_rms) > _IMPRECISE_RMS:
@@ -164,14 +161,14 @@ def _imprecise(rms: float, expected: Expected, compared: ComparedOutput) -> str 
 
 
 def _sums(compared: ComparedOutput, to: str) -> tuple[Float64Array, Float64Array]:
-    """(Σ e·ref, Σ ref²) of every row ("sr") or every column of a slice ("sd"), flat."""
+    """Return (Σ e·ref, Σ ref²) of every row ("sr") or every column of a slice ("sd"), flat."""
     out, ref = compared.out, compared.reference
     power = np.einsum(f"srd,srd->{to}", ref, ref).ravel()
     return np.einsum(f"srd,srd->{to}", out, ref).ravel() - power, power
 
 
 def _pooled(products: Float64Array, power: Float64Array) -> tuple[float, float]:
-    """(slope, slope / its standard error) from each row's products and power."""
+    """Return (slope, slope / its standard error) from each row's products and power."""
     if not power.sum() > 0:
         return 0.0, 0.0
     slope = float(products.sum() / power.sum())
@@ -180,7 +177,7 @@ def _pooled(products: Float64Array, power: Float64Array) -> tuple[float, float]:
 
 
 def _small_bug(cases: list[Case]) -> SuspectedBug | None:
-    """The suspected bug whose effect the error of all cases holds, by the surest test."""
+    """Return the suspected bug whose effect is in the error of all cases; None if there is none."""
     best: tuple[float, SuspectedBug] | None = None
     for bug in small_bugs(cases[0]):
         parts = [part for case in cases if (part := _on_effect(bug, case)) is not None]
@@ -198,10 +195,10 @@ def _small_bug(cases: list[Case]) -> SuspectedBug | None:
 
 
 def _on_effect(bug: SuspectedBug, case: Case) -> tuple[Float64Array, Float64Array] | None:
-    """(Σ e·δ, Σ δ²) of every row, δ being what the bug changes.
+    """Return (Σ e·δ, Σ δ²) of every row, where δ is the change by the bug.
 
-    None of a bug that would give values beyond the dtype's range: an output that passes has none,
-    and refutes it.
+    None if the bug would give values beyond the dtype's range, because an output that passes has
+    none.
     """
     predicted = bug.predicted(case)
     if predicted is None:
@@ -220,13 +217,13 @@ def check_output(
     plan: LaunchPlan | None = None,
     sdpa: tuple[FloatArray, str] | None = None,
 ) -> Correctness:
-    """Judge the output of one run; findings are filled in when it is wrong.
+    """Check the output of one run, with findings if it is wrong.
 
     Args:
-        result: a run that has an output.
-        plan: lets findings speak of the plan's own tiles and splits.
+        result: a run with an output.
+        plan: its tiles and splits are used in findings.
         sdpa: same-dtype attention as float32 `[batch, num_heads, seqlen, head_dim]` and its name;
-            by default PyTorch's on the CPU, or an emulation in NumPy where there is no PyTorch.
+            by default PyTorch's on the CPU, or an emulation in NumPy without PyTorch.
     """
     return check_with_maps(inputs, result, plan, sdpa)[0]
 
@@ -237,7 +234,7 @@ def check_with_maps(
     plan: LaunchPlan | None = None,
     sdpa: tuple[FloatArray, str] | None = None,
 ) -> tuple[Correctness, tuple[ErrorMap, ...]]:
-    """As `check_output`, with the error maps."""
+    """Check as `check_output`, and return error maps too."""
     if inputs.problem.direction == "backward":
         return check_against(expect_gradients(inputs), result, plan)
     return check_against(expect(inputs, sdpa), result, plan)
@@ -246,7 +243,7 @@ def check_with_maps(
 def check_against(
     expected: Expected | ExpectedGradients, result: RunResult, plan: LaunchPlan | None = None
 ) -> tuple[Correctness, tuple[ErrorMap, ...]]:
-    """As `check_with_maps`, with what is expected computed before."""
+    """Check as `check_with_maps` against an expected output that is already computed."""
     if isinstance(expected, ExpectedGradients):
         return check_gradients(expected, result, plan)
     if result.out is None:
@@ -300,7 +297,7 @@ def check_against(
 
 
 def _not_repeatable(result: RunResult, plan: LaunchPlan | None) -> tuple[Finding, ...]:
-    """The finding about a second run that differs from the first."""
+    """Return the finding about a second run that differs from the first."""
     if result.repeatable:
         return ()
     kept = [s.name for s in plan.scratch if s.fill == "zero" and not s.each_launch] if plan else []
@@ -320,14 +317,14 @@ def _not_repeatable(result: RunResult, plan: LaunchPlan | None) -> tuple[Finding
 def with_order_of_threads(
     wrong: Correctness, result: RunResult, other: RunResult, dtype: Dtype
 ) -> Correctness:
-    """The verdict on a wrong output, knowing what the launch gives in another order of threads.
+    """Revise the verdict on a wrong output by a run with another order of threads.
 
-    If the two differ by more than the tolerance, or end differently, the first output is not
-    typical of one bug: its causes and places are dropped, except for unwritten elements.
+    If the two outputs differ by more than the tolerance, or the runs end differently, the first
+    output does not show one bug: its causes and places are dropped, except for unwritten elements.
 
     Args:
-        result: the run that was judged.
-        other: of the same build on the same inputs.
+        result: the checked run.
+        other: a run of the same build on the same inputs.
     """
     different, total = 0, 0
     if other.status is Status.PASSED:
@@ -355,15 +352,15 @@ def with_order_of_threads(
 
 
 def _outputs(result: RunResult) -> Mapping[str, RawArray]:
-    """O, or the gradients by their names."""
+    """Return O, or the gradients, by name."""
     if result.gradients is not None:
         return {NAMES[name]: raw for name, raw in result.gradients.items()}
     return {} if result.out is None else {"O": result.out}
 
 
 def with_passing_inputs(wrong: Correctness, source: Path) -> Correctness:
-    """Judge a failure on extreme inputs of a kernel that passed on others: only the range of the
-    scores differs."""
+    """Add a finding to a failure on extreme inputs if the kernel passed on others, because only the
+    range of the scores differs."""
     explained = {FindingCode.ROW_MAXIMUM, FindingCode.SCORE_PRECISION}
     if any(finding.pattern in explained for finding in wrong.findings):
         return wrong
@@ -379,7 +376,7 @@ def with_passing_inputs(wrong: Correctness, source: Path) -> Correctness:
 
 
 def _problems(compared: ComparedOutput, result: RunResult, broken: BrokenElements) -> list[str]:
-    """What is wrong, the most informative first; empty if the output passes."""
+    """Return what is wrong, the most informative first; empty if the output passes."""
     problems = []
     total = math.prod(compared.coverage.problem.out_shape)
     for mask, what in (
@@ -424,14 +421,14 @@ def _reason(
 
 
 def _margin(problem: Problem) -> str:
-    """The tolerance beside the baseline's error, in words."""
+    """Return the part of the tolerance besides the baseline's error, in words."""
     if problem.dtype != "float32" or problem.num_keys == 1:
         return "half a rounding step"
     return f"the rounding of a sum of {problem.num_keys:,} terms"
 
 
 def _tf32_err(expected: Expected) -> float:
-    """The largest error of attention whose products are all TF32."""
+    """Return the largest error of attention whose products are all TF32."""
     out = emulated_attention(expected.inputs, expected.coverage, products=as_tf32)
     return float(np.abs(out - expected.reference).max())
 
@@ -439,7 +436,7 @@ def _tf32_err(expected: Expected) -> float:
 def _as_tf32(
     expected: Expected, compared: ComparedOutput, plan: LaunchPlan | None
 ) -> tuple[Finding, ...]:
-    """The finding about an output in FP32 that is right but for the size of its errors."""
+    """Return a finding if an FP32 output is as accurate as TF32 products; else None."""
     if expected.inputs.problem.dtype != "float32" or not compared.finite.all():
         return ()
     if compared.error.max() > 2 * _tf32_err(expected):
@@ -455,7 +452,7 @@ def _as_tf32(
 def _first_bad(
     compared: ComparedOutput, broken: BrokenElements
 ) -> tuple[int, int, int, int] | None:
-    """First wrong element in memory order: (batch, head, row, column)."""
+    """Return (batch, head, row, column) of the first wrong element in memory order."""
     first = broken.first_index()
     over = compared.over
     if not over.any():

@@ -1,5 +1,5 @@
-"""The expected output and its tolerance, kept for reuse; and the error factor that all columns of a
-row share."""
+"""The expected output and its tolerance, cached; and the error factor that all columns of a row
+share."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from engine.correctness.reference import (
 
 
 def row_factor_rms(error: Float64Array, reference: Float64Array) -> float:
-    """RMS over the rows of the slope of a row's error on its reference, weighted by its size.
+    """Return the RMS over rows of the slope of a row's error on its reference, weighted by size.
 
     Args:
-        error: output less reference, `[slices, rows, head_dim]`; finite.
-        reference: the same shape.
+        error: output − reference, `[slices, rows, head_dim]`; finite.
+        reference: of the same shape.
     """
     products, power = (np.einsum("srd,srd->sr", x, reference) for x in (error, reference))
     rows = power > 0
@@ -44,23 +44,23 @@ def row_factor_rms(error: Float64Array, reference: Float64Array) -> float:
     return float(np.sqrt((products[rows] ** 2 / power[rows]).sum() / power.sum()))
 
 
-# Inputs, reference and baseline of one problem, kept to judge outputs.
+# Cache of inputs, reference and baseline of a problem.
 #
-# They depend on the problem, the seed and the kind of inputs alone, so a second variant or config
-# on the same problem finds them ready. The first one's are computed while its kernel executes.
+# They depend only on problem, seed and kind of inputs, so a second variant or config reuses them.
+# For the first, they are computed while its kernel executes.
 
 
-# What is kept beside the newest: B32 H16 S512 D128 with both kinds of inputs of a checked run.
+# Bytes kept besides the newest: B32 H16 S512 D128 with both kinds of inputs of a checked run.
 MAX_KEPT_BYTES = 1 << 30
 
-# Of the tolerance: float32's own error is far less than what is left of it.
+# Share of the tolerance; the error of float32 is far less than the remaining share.
 _NEARLY = 0.95
-_MOST_WRONG_SLICES = 64  # that are looked at in float64
+_MOST_WRONG_SLICES = 64  # that are compared in float64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """The right output and how far an honest low-precision one is from it."""
+    """The correct output, and the error of plain attention in the problem's dtype."""
 
     inputs: Inputs
     coverage: Coverage
@@ -68,17 +68,17 @@ class Expected:
     max_abs_ref: float
     baseline_err: float  # max|sdpa_same_dtype − reference|
     baseline_rms: float
-    baseline_row_factor: float  # of row_factor_rms()
+    baseline_row_factor: float  # its `row_factor_rms`
     baseline_name: str
-    # Attention of the slices that `coverage` leaves to float32, `[others, seqlen, head_dim]`.
+    # Attention of the slices that are only compared in float32, `[others, seqlen, head_dim]`.
     others: IntArray
     in_float32: FloatArray
-    # max|reference of K and V before FP8 − reference|, where they are in FP8: no fault of a kernel.
+    # With K and V in FP8: max|reference before rounding to FP8 − reference|, not a kernel's error.
     fp8_err: float | None = None
 
 
 def expected_of(inputs: Inputs) -> Expected | ExpectedGradients:
-    """What either direction's outputs are judged against."""
+    """Return the expected outputs for the inputs' direction."""
     is_backward = inputs.problem.direction == "backward"
     return expect_gradients(inputs) if is_backward else expect(inputs)
 
@@ -94,8 +94,8 @@ def expect(
     Args:
         sdpa: same-dtype attention as float32 `[batch, num_heads, seqlen, head_dim]` and its name;
             by default PyTorch's on the CPU, or an emulation in NumPy where there is no PyTorch.
-        coverage: what is looked at, if not as much as the budgets of time and memory allow.
-        float64_work: the budget of what is computed in float64, where no coverage is given.
+        coverage: what to compare; default: as much as the budgets of time and memory allow.
+        float64_work: budget of work in float64, if no coverage is given.
     """
     others = np.arange(0)
     if coverage is None:
@@ -122,11 +122,11 @@ def expect(
 
 
 def with_wrong_slices(expected: Expected, raw: RawArray, tolerance: float) -> Expected:
-    """What an output is judged against, once slices that are wrong by float32 are there in float64.
+    """Return `expected`, extended in float64 by slices that are wrong in float32.
 
     Args:
         raw: the output, `[batch, num_heads, seqlen, head_dim]`.
-        tolerance: what the output may err.
+        tolerance: largest allowed error.
     """
     problem = expected.inputs.problem
     flat = raw.reshape(-1, *raw.shape[2:])
@@ -134,17 +134,17 @@ def with_wrong_slices(expected: Expected, raw: RawArray, tolerance: float) -> Ex
     for number, right in zip(expected.others.tolist(), expected.in_float32, strict=True):
         with np.errstate(invalid="ignore"):
             error = float(np.abs(decode(flat[number], problem.dtype) - right).max())
-        if not error <= _NEARLY * tolerance:  # NaN is not
+        if not error <= _NEARLY * tolerance:  # also true for NaN
             worst[number] = error
     if not worst:
         return expected
-    # The first, and those that err most.
+    # The first wrong slice, and those with the largest errors.
     taken = [min(worst), *sorted(worst, key=lambda n: -np.nan_to_num(worst[n], nan=np.inf))]
     slices = np.union1d(expected.coverage.slices, taken[:_MOST_WRONG_SLICES])
     found = expect(expected.inputs, coverage=replace(expected.coverage, slices=slices))
     out = decode(found.coverage.take(raw), problem.dtype)
     if len(worst) > _MOST_WRONG_SLICES and _largest(np.abs(out - found.reference)) <= tolerance:
-        # Scores so large that float32 cannot tell.
+        # Scores too large for float32.
         return expect(expected.inputs, coverage=choose_coverage(problem))
     return found
 
@@ -156,18 +156,19 @@ def _error_of_fp8(inputs: Inputs, coverage: Coverage, reference: Float64Array) -
 
 
 def _largest(values: Float64Array) -> float:
-    """max|values| without a second array."""
+    """Return max|values| without a second array."""
     return max(float(values.max()), -float(values.min()))
 
 
 class _NoBaseline(Exception):
-    """PyTorch has no such attention; the text, which ends a sentence, says what it lacks."""
+    """PyTorch cannot compute this attention; the text, the end of a sentence, says what it
+    lacks."""
 
 
 def _baseline(
     inputs: Inputs, coverage: Coverage, sdpa: tuple[FloatArray, str] | None
 ) -> tuple[FloatArray, str]:
-    """Same-dtype attention on the covered rows, finite, and what computed it."""
+    """Return same-dtype attention on the covered rows, made finite, and what computed it."""
     why = "on the sampled query rows"
     baseline: tuple[FloatArray, str] | None = None
     if sdpa is not None:
@@ -187,7 +188,7 @@ def _baseline(
     if baseline is not None:
         if np.isfinite(baseline[0]).all():
             return baseline
-        # No tolerance follows from NaN.
+        # A NaN would give no tolerance.
         why = f"because {baseline[1]} gave NaN or infinity"
     name = f"an emulation of {inputs.problem.dtype} attention in NumPy, {why}"
     return emulated_attention(inputs, coverage), name
@@ -195,31 +196,31 @@ def _baseline(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """Inputs to execute on, and what to expect once it is computed."""
+    """Inputs to execute on, and the expected output once it is computed."""
 
     inputs: Inputs
     expected: Future[Expected | ExpectedGradients]
 
 
 class ExpectedOutputs:
-    """Prepared inputs by (problem, seed, kind), the newest kept. Threads may share one."""
+    """Cache of prepared inputs by (problem, seed, kind). Threads may share one."""
 
     def __init__(self) -> None:
         keep_freed_memory()
         self._lock = threading.Lock()
         self._prepared: OrderedDict[tuple[Problem, int, InputKind], Prepared] = OrderedDict()
-        # One at a time: BLAS and PyTorch take all processors by themselves.
+        # One at a time, because BLAS and PyTorch already use all cores.
         self._pool = ThreadPoolExecutor(1, "expected-output")
 
     def begin(self, problem: Problem, seed: int, kind: InputKind) -> None:
-        """Do what `prepare` does beside the caller; errors are left to it."""
+        """Start `prepare` in another thread; errors are raised only by `prepare` itself."""
         self._pool.submit(self.prepare, problem, seed, kind)
 
     def prepare(self, problem: Problem, seed: int, kind: InputKind) -> Prepared:
-        """The inputs, their expected output under way at least.
+        """Return the inputs, with the expected output at least being computed.
 
         Raises:
-            InvalidProblem: there is no such kind of inputs.
+            InvalidProblem: unknown kind of inputs.
         """
         key = (problem, seed, kind)
         with self._lock:
@@ -231,7 +232,7 @@ class ExpectedOutputs:
             return self._prepared[key]
 
     def _forget_old(self) -> None:
-        if len(self._prepared) < 2:  # the newest is kept in any case
+        if len(self._prepared) < 2:  # the newest is always kept
             return
         sizes = [_kept_bytes(problem) for problem, _, _ in self._prepared]
         available = available_host_memory()
@@ -242,12 +243,12 @@ class ExpectedOutputs:
             del sizes[0]
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drop all entries."""
         with self._lock:
             self._prepared.clear()
 
     def close(self) -> None:
-        """Drop everything, without waiting for computations that are running."""
+        """Drop all entries without waiting for running computations."""
         self.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 

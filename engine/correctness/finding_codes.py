@@ -1,4 +1,4 @@
-"""What a finding is: the code beside its sentence, by which programs tell findings apart."""
+"""Codes of findings, by which programs distinguish them."""
 
 from __future__ import annotations
 

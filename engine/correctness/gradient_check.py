@@ -1,9 +1,9 @@
-"""Verdicts on what a kernel writes beside O: dQ, dK and dV, and the LSE.
+"""Check of outputs other than O: dQ, dK and dV, and the LSE.
 
-Each gradient may err twice as much as those that PyTorch's SDPA computes in the same dtype, and
-half a rounding step (the rule of `engine.correctness.check`). The reason names the output that is
-wrong, the worst where several are. The LSE, `ln Σ exp(scale · q·k)` of every query row, has a bound
-of its own, see `check_lse`.
+Each gradient may err twice as much as that of PyTorch's SDPA in the same dtype, plus half a
+rounding step (the rule of `engine.correctness.check`). The reason names the wrong output, the worst
+if there are several. The LSE, `ln Σ exp(scale · q·k)` of every query row, has its own bound: see
+`check_lse`.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ from engine.correctness.reference import (
 from engine.correctness.regions import place_of
 
 NAMES = {"dq": "dQ", "dk": "dK", "dv": "dV"}
-# Keyed by the outputs that are right: they exclude the parts they share with the wrong ones, which
-# leaves this.
+# What to look at, by the correct outputs, which exclude the computations that they share with the
+# wrong ones.
 _LEFT: Final = {
     frozenset(
         {"dV"}
@@ -65,12 +65,12 @@ _LEFT: Final = {
     frozenset({"dQ", "dV"}): ": look at the product dSᵀ·Q, at what dK alone reads, and at its sums",
     frozenset({"dQ", "dK"}): ", and dS with them: look at the product Pᵀ·dO",
 }
-_EXPLAINED = 0.98  # of the squared error, from which on a suspected bug is said to be it
+_EXPLAINED = 0.98  # share of the squared error from which on a suspected bug is reported
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Judged:
-    """One output beside its reference."""
+    """One output compared with its reference."""
 
     expected: ExpectedGradient
     compared: ComparedOutput
@@ -83,14 +83,14 @@ class _Judged:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Elements that were never written, are no number, and are over the tolerance."""
+        """Return the numbers of unwritten, non-finite and too inaccurate elements."""
         masks = (self.broken.unwritten, self.broken.nonfinite, self.compared.over)
         unwritten, nonfinite, over = (int(np.count_nonzero(mask)) for mask in masks)
         return unwritten, nonfinite, over
 
     @property
     def badness(self) -> float:
-        """Above 1 where it is wrong: how many tolerances it errs, infinite without a number."""
+        """Return the largest error in tolerances, above 1 if wrong; infinite if non-finite."""
         unwritten, nonfinite, _ = self.counts
         if unwritten or nonfinite:
             return math.inf
@@ -130,7 +130,7 @@ class _Judged:
 def check_gradients(
     expected: ExpectedGradients, result: RunResult, plan: LaunchPlan | None = None
 ) -> tuple[Correctness, tuple[ErrorMap, ...]]:
-    """Judge the gradients of one run; raises ValueError where it has none."""
+    """Check the gradients of one run. Raises ValueError if it has none."""
     if result.gradients is None:
         raise ValueError("a run without gradients cannot be checked")
     judged = [_judge(each, result.gradients[each.name]) for each in expected.outputs]
@@ -220,10 +220,10 @@ def _first_bad(worst: _Judged) -> tuple[int, int, int, int] | None:
 def with_other_order(
     passed: Correctness, result: RunResult, other: RunResult, *, is_ordered: bool
 ) -> Correctness:
-    """The verdict with what a run gave whose CTAs came in another order.
+    """Revise the verdict by a run whose CTAs were executed in another order.
 
     Args:
-        is_ordered: whether the kernel claims sums of a fixed order.
+        is_ordered: True if the kernel claims sums in a fixed order.
     """
     if result.gradients is None or other.gradients is None:
         return passed
@@ -293,7 +293,7 @@ def _wrong_values(
 def _known_bug(
     expected: ExpectedGradients, each: _Judged, tiles: Tiles
 ) -> tuple[GradientBug, float] | None:
-    """The suspected bug that explains the error of the worst K/V head best; None if none does."""
+    """Return the suspected bug that best explains the error of the worst K/V head, or None."""
     problem, name = expected.inputs.problem, each.expected.name
     if not can_guess(problem):
         return None
@@ -325,14 +325,14 @@ _BLOCK: Final = 16  # keys
 
 @dataclass(frozen=True, slots=True)
 class LseVerdict:
-    """Whether an LSE is right, and the sentence that says so."""
+    """The result of an LSE check, with a sentence."""
 
     passed: bool
     sentence: str
 
 
 def covered_lse(inputs: Inputs, coverage: Coverage) -> tuple[Float64Array, Float64Array]:
-    """The reference for the covered rows, and their largest scores: both `[slices, rows]`."""
+    """Return the reference for the covered rows and their largest scores, `[slices, rows]` each."""
     lse = np.zeros((len(coverage.slices), len(coverage.rows)))
     maxima = np.zeros_like(lse)
     for part in covered_blocks(inputs, coverage):
@@ -346,13 +346,12 @@ def covered_lse(inputs: Inputs, coverage: Coverage) -> tuple[Float64Array, Float
 
 
 def check_lse(inputs: Inputs, lse: FloatArray) -> LseVerdict:
-    """Judge a natural LSE, `[batch, num_heads, seqlen]`, of one run, against float64.
+    """Check the natural LSE of one run, `[batch, num_heads, seqlen]`, against float64.
 
         max|lse − ref| ≤ half a rounding step of the dtype at 1, plus 1e-3 · max(1, max|ref|)
 
-    The first part allows for a sum over P that was rounded to the dtype, the second for approximate
-    exp2 and log2. Bugs (a scale, a base, a mask, a maximum that is not added back) err by tenths at
-    least.
+    The first term allows a sum over P rounded to the dtype, the second approximate exp2 and log2.
+    Bugs (scale, base, mask, a maximum that is not added) give errors of at least 0.1.
     """
     problem = inputs.problem
     bad = int(np.count_nonzero(~np.isfinite(lse)))
@@ -392,7 +391,7 @@ def _suspicion(
     coverage: Coverage,
     allowed: float,
 ) -> str:
-    """A common mistake that would give these values; empty if there is none."""
+    """Return a common mistake that would give these values; empty if there is none."""
     scale = inputs.problem.softmax_scale
     candidates = {
         'It is the base-2 logarithm: say so by `lse = {base = "2"}`.': ref / np.log(2),
@@ -420,9 +419,9 @@ def _suspicion(
 def _of_a_part(
     lse: FloatArray, inputs: Inputs, coverage: Coverage, ref: Float64Array, allowed: float
 ) -> str:
-    """What a wrong combination of equal parts of the keys (splits, tiles) would give.
+    """Return a mistake in combining equal parts of the keys (splits, tiles); empty if none fits.
 
-    The parts are tried in all sizes of whole blocks of 16 keys.
+    All part sizes of whole blocks of 16 keys are tried.
     """
     blocks = _lse_of_blocks(inputs, coverage)
     for size in range(1, blocks.shape[-1]):
@@ -450,7 +449,8 @@ def _of_a_part(
 
 
 def _lse_of_blocks(inputs: Inputs, coverage: Coverage) -> Float64Array:
-    """LSE of each block of 16 keys, `[slices, rows, blocks]`; −inf where a row sees none."""
+    """Return the LSE of each block of 16 keys, `[slices, rows, blocks]`; −inf if none is
+    visible."""
     starts = np.arange(0, inputs.problem.num_keys, _BLOCK)
     found = np.full((len(coverage.slices), len(coverage.rows), len(starts)), -np.inf)
     for part in covered_blocks(inputs, coverage):

@@ -1,11 +1,11 @@
-"""The backward pass: what a kernel is given besides Q, K and V, and what dQ, dK and dV should be.
+"""The backward pass: its inputs besides Q, K and V, and the expected dQ, dK and dV.
 
     P = exp(scale · Q·Kᵀ − LSE)    dP = dO·Vᵀ    D = rowsum(dO ∘ O)    dS = P ∘ (dP − D)
     dQ = scale · dS·K              dK = scale · dSᵀ·Q                  dV = Pᵀ·dO
 
-K and V of a shared head (GQA) sum over the query heads that read it. All of it is in float64, from
-inputs that are exact there: the reference takes the exact O and LSE, kernels get them as a forward
-kernel leaves them, O rounded to the dtype and a natural LSE in float32.
+dK and dV of a shared head (GQA) are sums over its query heads. The reference is computed in float64
+from exact inputs, O and LSE. Kernels get O and LSE as a forward kernel writes them: O rounded to
+the dtype and a natural LSE in float32.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from engine.correctness.reference import (
 )
 from kernels.variant import GRADIENTS
 
-# A gradient's three products more than the forward pass, and five passes over S × S numbers.
+# Three more products than the forward pass, and five passes over S × S numbers.
 _WORK_PER_SCORE = 400
-_MOST_GUESSED = 1 << 22  # scores of one head that suspected bugs are computed on
+_MOST_GUESSED = 1 << 22  # scores of one head, for suspected bugs
 
 
 def inputs_of(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> Inputs:
-    """Random inputs of either direction; backward with O and LSE. Raises as `make_inputs`."""
+    """Make random inputs of either direction; backward with O and LSE. Raises as `make_inputs`."""
     inputs = make_inputs(problem, seed, kind)
     return with_forward(inputs) if problem.direction == "backward" else inputs
 
 
 def with_forward(inputs: Inputs) -> Inputs:
-    """The inputs with O, rounded to the dtype, and LSE in float32, both computed in float64."""
+    """Add O, rounded to the dtype, and LSE in float32, both computed in float64."""
     problem, every = inputs.problem, everything(inputs.problem)
     out = np.zeros((len(every.slices), problem.seqlen, problem.head_dim))
     lse = np.zeros(out.shape[:2])
@@ -70,7 +70,7 @@ def with_forward(inputs: Inputs) -> Inputs:
 
 
 def output_problem(problem: Problem, name: str) -> Problem:
-    """A problem whose O has the shape of one gradient: for what looks at one output alone."""
+    """Return a problem whose O has the shape of one gradient, for code that examines one output."""
     plain = replace(problem, direction="forward", causal=False)
     if name == "dq":
         return replace(plain, num_heads_kv=None, seqlen_kv=None)
@@ -80,19 +80,19 @@ def output_problem(problem: Problem, name: str) -> Problem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpectedGradient:
-    """One of dQ, dK and dV, and how far an honest low-precision one is from it."""
+    """One of dQ, dK and dV, and the error of SDPA's gradient in the problem's dtype."""
 
     name: str
     coverage: Coverage  # of `output_problem`
     reference: Float64Array  # [slices, rows, head_dim]
     max_abs_ref: float
     baseline_err: float
-    cancelled: float = 0.0  # what FP32 may leave of it where it is 0 by dP = D alone
+    cancelled: float = 0.0  # error that FP32 may leave where it is 0 only because dP = D
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpectedGradients:
-    """All three, on the same K/V heads and the query heads that read them."""
+    """dQ, dK and dV of the same K/V heads and their query heads."""
 
     inputs: Inputs
     outputs: tuple[ExpectedGradient, ...]
@@ -100,7 +100,7 @@ class ExpectedGradients:
 
 
 def expect_gradients(inputs: Inputs) -> ExpectedGradients:
-    """References and baselines, of as many heads as the budgets of time and memory allow."""
+    """Compute references and baselines of as many heads as budgets of time and memory allow."""
     problem = inputs.problem
     kv = _covered_kv_slices(problem)
     group = problem.head_group
@@ -126,9 +126,9 @@ def expect_gradients(inputs: Inputs) -> ExpectedGradients:
 
 
 def _cancelled(inputs: Inputs, name: str) -> float:
-    """What rounding may leave of dQ and dK with a single key, where P = 1 and dP = D cancel.
+    """Return the error by rounding of dQ and dK with a single key, where P = 1 and dP and D cancel.
 
-    SDPA's own gradient is an exact 0 there, as it has both from one sum, and says nothing of it.
+    SDPA's gradient is exactly 0 there, because it takes both from one sum, so it gives no bound.
     """
     problem, dout = inputs.problem, inputs.dout
     if problem.num_keys > 1 or name == "dv" or dout is None:
@@ -140,7 +140,7 @@ def _cancelled(inputs: Inputs, name: str) -> float:
 
 
 def _covered_kv_slices(problem: Problem) -> np.ndarray:
-    """Positions of the K/V heads that are compared: all, or first, last and some in between."""
+    """Return the K/V heads to compare: all, or first, last and some in between."""
     total = problem.batch * problem.kv_heads
     rows = problem.head_group * problem.seqlen
     work = rows * problem.num_keys * (10 * problem.head_dim + _WORK_PER_SCORE)
@@ -154,10 +154,10 @@ def _covered_kv_slices(problem: Problem) -> np.ndarray:
 def head_gradients(
     inputs: Inputs, kv_slice: int, rounding: Callable[[Float64Array], Float64Array] | None = None
 ) -> dict[str, Float64Array]:
-    """dQ `[group, seqlen, D]` and dK, dV `[1, num_keys, D]` of one K/V head.
+    """Compute dQ `[group, seqlen, D]` and dK, dV `[1, num_keys, D]` of one K/V head.
 
     Args:
-        rounding: what P, dS and the results are rounded by; None leaves them in float64.
+        rounding: rounds P, dS and the results; None: they stay in float64.
     """
     problem, rounded = inputs.problem, rounding or (lambda values: values)
     group = problem.head_group
@@ -183,7 +183,7 @@ def head_gradients(
 
 
 def _baseline(inputs: Inputs, kv: np.ndarray) -> tuple[dict[str, FloatArray | Float64Array], str]:
-    """The same gradients in the dtype's own precision, and what computed them."""
+    """Return the same gradients in the dtype's precision, and what computed them."""
     problem = inputs.problem
     why = "because PyTorch is not installed"
     try:
@@ -212,7 +212,7 @@ def _baseline(inputs: Inputs, kv: np.ndarray) -> tuple[dict[str, FloatArray | Fl
 
 
 def _selected(inputs: Inputs, kv: np.ndarray) -> Inputs:
-    """Some K/V heads and their query heads as a problem of their own, of batch 1."""
+    """Return a problem of some K/V heads and their query heads, with batch 1."""
     problem, group = inputs.problem, inputs.problem.head_group
     if len(kv) == problem.batch * problem.kv_heads:
         return inputs
@@ -234,12 +234,12 @@ def _selected(inputs: Inputs, kv: np.ndarray) -> Inputs:
     )
 
 
-# Known bugs of backward kernels: the output of each, to be compared with the actual one.
+# Suspected bugs of backward kernels: their outputs are compared with the actual one.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Head:
-    """One K/V head and the query heads that read it, whole matrices in float64."""
+    """One K/V head and its query heads, as whole matrices in float64."""
 
     problem: Problem
     q: Float64Array  # [group, seqlen, D]
@@ -274,16 +274,16 @@ class _Head:
         scaled: tuple[int, int] = (1, 1),
         heads: slice = slice(None),
     ) -> dict[str, Float64Array]:
-        """The three gradients with one thing done otherwise.
+        """Compute the three gradients, with one deviation.
 
         Args:
-            moved: keys by which the diagonal lies too far right; None: no mask at all.
-            delta_factor: of D.
-            with_p: False leaves P out of dS.
-            keep: `[seqlen, num_keys]`: scores that reach the sums.
-            log_factor: of the LSE in the exponent.
+            moved: keys by which the diagonal is too far right; None: no mask.
+            delta_factor: factor of D.
+            with_p: False: dS without the factor P.
+            keep: `[seqlen, num_keys]`, scores that are included in the sums.
+            log_factor: factor of the LSE in the exponent.
             scaled: powers of the softmax scale in dQ and in dK.
-            heads: query heads whose share dK and dV hold.
+            heads: query heads that dK and dV sum over.
         """
         scale = self.problem.softmax_scale
         right = np.where(self.visible, self.scores, -np.inf)
@@ -315,17 +315,17 @@ def _visible(problem: Problem, moved: int | None) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class GradientBug:
-    """What a known mistake does to the gradients."""
+    """A known mistake and its effect on the gradients."""
 
     code: FindingCode
-    what: str  # ends "The output matches …"
+    what: str  # completes "The output matches …"
     look_at: str
-    outputs: tuple[str, ...]  # in which it shows
+    outputs: tuple[str, ...]  # affected outputs
     make: Callable[[_Head], Mapping[str, Float64Array]]
 
 
 def guessed_bugs(problem: Problem, block_m: int, block_n: int) -> Iterator[GradientBug]:
-    """The suspected bugs that could be in a kernel with such tiles, the plain ones first."""
+    """Return suspected bugs of a kernel with such tiles, simple ones first."""
     both, every = ("dq", "dk"), GRADIENTS
     yield GradientBug(
         FindingCode.MISSING_DELTA,
@@ -336,7 +336,7 @@ def guessed_bugs(problem: Problem, block_m: int, block_n: int) -> Iterator[Gradi
     )
     yield GradientBug(
         FindingCode.MISSING_DELTA,
-        "dS = P · (dP + D): D is added and not taken away",
+        "dS = P · (dP + D): D is added instead of subtracted",
         "look at the sign of D",
         both,
         partial(_Head.gradients, delta_factor=-1.0),
@@ -424,7 +424,7 @@ def _swapped(head: _Head, *, name: str, other: str) -> Mapping[str, Float64Array
 
 
 def _lost_tiles(problem: Problem, block_m: int, block_n: int) -> Iterator[GradientBug]:
-    """Sums that lack a tile, or keep one alone."""
+    """Return bugs whose sums lack a tile, or have only one."""
     rows, keys = np.arange(problem.seqlen), np.arange(problem.num_keys)
     of_keys, of_rows = keys // block_n, rows // block_m
     for axis, tiles, names, what, cause in (
@@ -456,10 +456,10 @@ def _lost_tiles(problem: Problem, block_m: int, block_n: int) -> Iterator[Gradie
 
 
 def can_guess(problem: Problem) -> bool:
-    """Whether a head is small enough to compute suspected bugs on."""
+    """True if a head is small enough to compute suspected bugs."""
     return problem.head_group * problem.seqlen * problem.num_keys <= _MOST_GUESSED
 
 
 def head_of(inputs: Inputs, kv_slice: int) -> _Head:
-    """One K/V head for `GradientBug.make`."""
+    """Return one K/V head for `GradientBug.make`."""
     return _Head.of(inputs, kv_slice)

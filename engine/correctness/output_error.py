@@ -1,7 +1,7 @@
 """The error of an output: element by element, by key tile, and as maps.
 
-`Tiles` is how a launch plan cuts the problem up and `ComparedOutput` an output beside its float64
-reference; `error_by_key_tile` says which key tiles an error comes from; `ErrorMap`s hold the
+`Tiles` is a launch plan's partition of the problem, and `ComparedOutput` an output compared with
+its float64 reference; `error_by_key_tile` attributes errors to key tiles; `ErrorMap`s have the
 largest error along pairs of axes, small enough to draw.
 """
 
@@ -35,7 +35,7 @@ _EXPONENT_BITS = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000}
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What TMA copies at a time; a row is as wide as the swizzle."""
+    """The box of one TMA copy; a row is as wide as the swizzle."""
 
     columns: int
     rows: int
@@ -55,9 +55,9 @@ class Tiles:
     threads: int  # per CTA of the main pass
     num_passes: int
     has_scratch: bool
-    chunk_name: str = "split"  # what takes a chunk: a split (a CTA), or a warp of one CTA
-    page_rows: int = 0  # keys of a page of K and V; 0: they do not lie in pages
-    boxes: Mapping[str, Box] = field(default_factory=dict)  # of Q, K and V that TMA copies
+    chunk_name: str = "split"  # what processes a chunk: a split (a CTA), or a warp of one CTA
+    page_rows: int = 0  # keys of a page of K and V; 0: not paged
+    boxes: Mapping[str, Box] = field(default_factory=dict)  # TMA boxes of Q, K and V
 
     @property
     def num_query_tiles(self) -> int:
@@ -69,32 +69,33 @@ class Tiles:
 
     @property
     def padding(self) -> int:
-        """Key rows of the last tile that lie past the last key."""
+        """Return the number of key rows of the last tile past the last key."""
         return self.num_key_tiles * self.block_n - self.num_keys
 
     @property
     def num_chunks(self) -> int:
-        """Chunks that hold at least one key."""
+        """Return the number of chunks with at least one key."""
         return ceil_div(self.num_keys, self.chunk_rows)
 
     @property
     def rows_per_warp(self) -> int:
-        """Query rows of one warp, if a CTA's rows are dealt to its warps in order."""
+        """Return the query rows of one warp, if a CTA's rows are distributed to its warps in
+        order."""
         return max(1, self.block_m * 32 // self.threads)
 
 
 def tiles_of(problem: Problem, plan: LaunchPlan | None) -> Tiles:
-    """The plan's tiles; without a plan, the usual 64 × 64 with one chunk."""
+    """Return the plan's tiles; without a plan, 64 × 64 with one chunk."""
     keys = problem.num_keys
     if plan is None:
         return Tiles(problem.seqlen, keys, _USUAL_TILE, _USUAL_TILE, 1, keys, 128, 1, False)
     num_splits = plan.config.get("num_splits", plan.config.get("splits", 1))
     chunk_rows = plan.kv_rows if num_splits > 1 and plan.kv_rows else keys
     if num_splits > 1 and chunk_rows >= keys and "num_splits" not in plan.config:
-        chunk_rows = ceil_div(keys, num_splits)  # an own kernel that does not say
+        chunk_rows = ceil_div(keys, num_splits)  # an own kernel without a declaration
     chunk_name = "split"
     block_n = plan.config.get("block_n", _USUAL_TILE)
-    if "keys_per_warp" in plan.config:  # the warps of a CTA take the splits
+    if "keys_per_warp" in plan.config:  # the warps of a CTA process the splits
         block_n = chunk_rows = plan.config["keys_per_warp"]
         num_splits, chunk_name = plan.passes[0].threads // 32, "warp"
     return Tiles(
@@ -121,9 +122,9 @@ def tiles_of(problem: Problem, plan: LaunchPlan | None) -> Tiles:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparedOutput:
-    """Output against reference on the covered rows; arrays are `[slices, rows, head_dim]`.
+    """An output and its reference on the covered rows; arrays are `[slices, rows, head_dim]`.
 
-    `error` is |out − reference|, 0 where the output is not finite (`finite` tells the two apart).
+    `error` is |out − reference|, and 0 where the output is not finite (see `finite`).
     """
 
     coverage: Coverage
@@ -135,16 +136,17 @@ class ComparedOutput:
 
     @property
     def over(self) -> BoolArray:
-        """Finite elements over the tolerance."""
+        """Return the mask of finite elements over the tolerance."""
         return self.error > self.tolerance
 
     @property
     def bad(self) -> BoolArray:
-        """Elements over the tolerance, NaN, infinite or never written."""
+        """Return the mask of elements over the tolerance, NaN, infinite or never written."""
         return ~self.finite | self.over
 
     def worst_slice(self) -> int:
-        """Position of the slice with the largest error; the first broken one if all are exact."""
+        """Return the position of the slice with the largest error; the first broken one if all are
+        exact."""
         by_slice = self.error.max(axis=(1, 2))
         if by_slice.max() == 0:
             by_slice = (~self.finite).any(axis=(1, 2)).astype(np.float64)
@@ -162,7 +164,7 @@ def compare_output(
     """
     dtype = coverage.problem.dtype
     covered = coverage.take(raw)
-    # The poison is a signalling NaN: widening it raises the flag, which says nothing new.
+    # The poison is a signalling NaN; widening it sets the invalid flag, which is irrelevant.
     with np.errstate(invalid="ignore"):
         out = decode(covered, dtype).astype(np.float64)
     finite = ~nonfinite(covered, dtype)
@@ -174,15 +176,16 @@ def compare_output(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokenElements:
-    """What is no number in a whole output, `[batch, num_heads, seqlen, head_dim]`."""
+    """Unwritten and non-finite elements of a whole output, `[batch, num_heads, seqlen,
+    head_dim]`."""
 
-    unwritten: BoolArray  # still holds the poison
+    unwritten: BoolArray  # still has the poison
     nonfinite: BoolArray  # NaN or infinite, though it was written
 
     @classmethod
     def of(cls, raw: RawArray, dtype: Dtype) -> BrokenElements:
-        """By parts, as arrays as large as the output cost more. Memory of zeros that nothing is
-        written to costs nothing, and most outputs are finite."""
+        """Find them by parts, because arrays as large as the output cost more. Zeros that are never
+        written take no memory, and most outputs are finite."""
         bits, poison = bits_of(raw), poison_of(dtype)
         broken = cls(np.zeros(bits.shape, np.bool_), np.zeros(bits.shape, np.bool_))
         for part, empty, written in zip(bits, broken.unwritten, broken.nonfinite, strict=True):
@@ -193,7 +196,7 @@ class BrokenElements:
         return broken
 
     def first_index(self) -> tuple[int, int, int, int] | None:
-        """(batch, head, row, column) of the first of either kind in memory order."""
+        """Return (batch, head, row, column) of the first such element in memory order."""
         if not (self.unwritten.any() or self.nonfinite.any()):
             return None
         broken = self.unwritten | self.nonfinite
@@ -202,7 +205,7 @@ class BrokenElements:
 
 
 def nonfinite(raw: RawArray, dtype: Dtype) -> BoolArray:
-    """Where a raw array holds NaN or infinity: all exponent bits set. The poison is a NaN too."""
+    """Return the mask of NaN or infinity (all exponent bits set). The poison is a NaN too."""
     bits = bits_of(raw)
     exponent = bits.dtype.type(_EXPONENT_BITS[dtype])
     return np.asarray((bits & exponent) == exponent)
@@ -210,9 +213,9 @@ def nonfinite(raw: RawArray, dtype: Dtype) -> BoolArray:
 
 @dataclass(frozen=True, slots=True)
 class ErrorFigures:
-    """Error statistics over finite elements; all of the reference where there is none.
+    """Error statistics over finite elements; if there are none, those of an output of zeros.
 
-    So an output of nothing but NaN errs as one of zeros would, and every figure stays finite.
+    So every figure is finite, also for an output of NaN alone.
     """
 
     max_abs_err: float
@@ -241,37 +244,36 @@ def _rms(error: Float64Array) -> float:
     return float(np.linalg.norm(error) / np.sqrt(error.size))
 
 
-# Tiles beyond this are merged: the fit grows with the cube of their number.
+# More tiles are merged, because the cost of the fit is cubic in their number.
 _MAX_TILES = 128
-# Rows looked at per query tile, spread evenly.
+# Rows examined per query tile, evenly spaced.
 _MAX_ROWS = 32
-# Equations per unknown. Each row gives head_dim equations; with few tiles one row is enough, and
-# then each row has weights of its own, as a missing renormalisation does. Few queries against many
-# keys give too few: tiles are merged until there are enough.
+# Equations per unknown. Each row gives head_dim equations. With few tiles, one row is enough, and
+# each row is fitted alone, because a missing renormalisation has other weights in each. With few
+# queries and many keys, tiles are merged until there are enough equations.
 _OVERDETERMINED = 3
-# exp(score − row's log-sum) of a masked key may be huge; the fit needs its direction only.
+# exp(score − row's log-sum) of a masked key may be huge; only its direction matters.
 _MAX_LOG_WEIGHT = 30.0
 
 
 def error_by_key_tile(
     inputs: Inputs, compared: ComparedOutput, tiles: Tiles, position: int
 ) -> tuple[Float64Array, tuple[int, int]]:
-    """Largest |error| that each key tile brings into each query tile of one slice.
+    """Attribute the largest |error| of each query tile of one slice to key tiles.
 
     An output row is a sum over key tiles, out = Σ_t c_t with c_t = Σ_{j in t} p_j·v_j. A kernel
-    that drops, doubles or mis-weighs a tile adds a_t·c_t. One that lets masked keys in adds
-    b_t·u_t, where u_t is what the masked keys of the tile would contribute, or, off by one at the
-    diagonal, the value of the key next to it alone. The error of a few rows at a time is fitted by
-    least squares with these directions: what the fit finds along those of tile t is the error that
-    t brings in. What no key tile explains (a wrong Q row, swapped columns) belongs to all of them
-    alike.
+    that drops, doubles or wrongly weights a tile adds a_t·c_t. One that includes masked keys adds
+    b_t·u_t, where u_t is the contribution of the tile's masked keys, or, if off by one at the
+    diagonal, of the adjacent key. The error of a few rows at a time is fitted by least squares with
+    these directions, and the part along those of tile t is attributed to t. An error that no key
+    tile explains (a wrong Q row, swapped columns) is attributed to all of them.
 
     Args:
-        position: which covered slice.
+        position: the covered slice.
 
     Returns:
-        `[query tiles, key tiles]`: NaN in a query tile that holds NaN or infinity, −1 where no row
-        was compared; and how many tiles each entry stands for (1, 1 up to 128 tiles a side).
+        `[query tiles, key tiles]`: NaN in a query tile with NaN or infinity, −1 if no row was
+        compared; and how many tiles each entry represents ((1, 1) for up to 128 tiles a side).
     """
     problem, rows = inputs.problem, compared.coverage.rows
     equations = min(problem.seqlen, tiles.block_m, _MAX_ROWS) * problem.value_dim
@@ -307,10 +309,10 @@ def error_by_key_tile(
 def _directions(
     scores: Float64Array, visible: npt.NDArray[np.bool_], v: Float64Array, starts: IntArray
 ) -> Float64Array:
-    """What each key tile contributes, `[kinds, key tiles, rows, head_dim]`.
+    """Return the contributions of each key tile, `[kinds, key tiles, rows, head_dim]`.
 
-    Kinds: the visible keys; where some are masked also those, and at either end of the visible keys
-    the first masked one and the last visible one.
+    Kinds: the visible keys; if some are masked, also those, and at either end of the visible keys
+    the first masked and the last visible one.
     """
     keys = np.arange(scores.shape[1])
     top = np.where(visible, scores, -np.inf).max(axis=1, keepdims=True)
@@ -329,13 +331,14 @@ def _directions(
 
 
 def _per_tile(weights: Float64Array, v: Float64Array, starts: IntArray) -> Float64Array:
-    """Σ_j weights_j·v_j of each tile, `[key tiles, rows, head_dim]`."""
+    """Return Σ_j weights_j·v_j of each tile, `[key tiles, rows, head_dim]`."""
     ends = [*starts[1:], len(v)]
     return np.stack([weights[:, a:b] @ v[a:b] for a, b in zip(starts, ends, strict=True)])
 
 
 def _by_tile(error: Float64Array, directions: Float64Array) -> Float64Array:
-    """Largest error along the directions of each key tile, or the unexplained rest if larger."""
+    """Return the largest error along each key tile's directions, or the unexplained rest if
+    larger."""
     kinds, num_tiles, num_rows, head_dim = directions.shape
     unknowns = (kinds if kinds == 1 else 2) * num_tiles
     group = min(num_rows, ceil_div(_OVERDETERMINED * unknowns, head_dim))
@@ -352,11 +355,11 @@ def _by_tile(error: Float64Array, directions: Float64Array) -> Float64Array:
 
 
 def _fit(error: Float64Array, basis: Float64Array) -> Float64Array:
-    """The least-squares part of `error` along each row of `basis`, `[directions, n]`."""
+    """Return the least-squares part of `error` along each row of `basis`, `[directions, n]`."""
     norms = np.linalg.norm(basis, axis=1)
     usable = norms > 1e-12 * max(1.0, float(norms.max()))
     unit = basis[usable] / norms[usable, None]
-    # Directions that are nearly the same share the error instead of cancelling each other.
+    # Nearly equal directions share the error instead of cancelling each other.
     weights = np.linalg.lstsq(unit.T, error, rcond=1e-3)[0]
     parts = np.zeros_like(basis)
     parts[usable] = weights[:, None] * unit
@@ -367,8 +370,8 @@ def _fit(error: Float64Array, basis: Float64Array) -> Float64Array:
 
 
 MAX_MAP_SIDE = 256
-# A cell of which nothing was compared, because a large problem was sampled. NaN is taken: it marks
-# a NaN or infinity of the kernel.
+# A cell without compared elements, because a large problem was sampled. NaN already marks a NaN or
+# infinity of the kernel.
 NOT_COMPARED = -1.0
 
 _AXES = {
@@ -376,7 +379,7 @@ _AXES = {
     "query_tile_by_key_tile": ("query tile", "key tile"),
     "row_by_column": ("query row", "column d"),
 }
-# Of the backward pass two for each output: rows of dQ are queries, those of dK and dV keys.
+# For the backward pass, two per output: rows of dQ are queries, those of dK and dV keys.
 _AXES_OF_GRADIENTS = {
     f"{name}_{kind}": axes
     for name in GRADIENTS
@@ -389,7 +392,7 @@ _AXES_OF_GRADIENTS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ErrorMap:
-    """One map, pooled by block maximum; NaN where the kernel's output was NaN or infinite."""
+    """One map, pooled by block maximum; NaN where the output was NaN or infinite."""
 
     name: str
     row_axis: str
@@ -402,10 +405,10 @@ class ErrorMap:
 def error_maps(
     inputs: Inputs, compared: ComparedOutput, tiles: Tiles
 ) -> tuple[ErrorMap, ErrorMap, ErrorMap]:
-    """The maps of one output: batch × head, query tile × key tile, row × column.
+    """Return the maps of one output: batch × head, query tile × key tile, row × column.
 
-    The second is of one (batch, head), the worst one; see `error_by_key_tile` for how an error of
-    the output is traced to key tiles.
+    The second shows only the worst (batch, head); `error_by_key_tile` attributes its errors to key
+    tiles.
     """
     problem, coverage = inputs.problem, compared.coverage
     error = compared.error
@@ -431,7 +434,7 @@ def error_maps(
 
 
 def gradient_maps(compared: Mapping[str, ComparedOutput]) -> tuple[ErrorMap, ...]:
-    """The maps of dQ, dK and dV: batch × head and row × column of each."""
+    """Return the maps of dQ, dK and dV: batch × head and row × column of each."""
     made = []
     for name, one in compared.items():
         problem, coverage = one.coverage.problem, one.coverage
@@ -447,14 +450,14 @@ def gradient_maps(compared: Mapping[str, ComparedOutput]) -> tuple[ErrorMap, ...
 
 
 def maps_to_arrays(maps: Iterable[ErrorMap]) -> dict[str, npt.NDArray[np.generic]]:
-    """The maps by name, and `per_cell`, `[maps, 2]`: indices per cell, down and across."""
+    """Return the maps by name, and `per_cell`, `[maps, 2]`: indices per cell, down and across."""
     maps = tuple(maps)
     per_cell = np.array([(m.rows_per_cell, m.columns_per_cell) for m in maps], dtype=np.intp)
     return {**{m.name: m.values for m in maps}, "per_cell": per_cell}
 
 
 def maps_from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]]) -> tuple[ErrorMap, ...]:
-    """The inverse of `maps_to_arrays`. KeyError when an array is missing."""
+    """Return the maps of `maps_to_arrays`. Raises KeyError if an array is missing."""
     is_backward = not _AXES_OF_GRADIENTS.keys().isdisjoint(arrays)
     axes_of = (_AXES_OF_GRADIENTS if is_backward else _AXES).items()
     return tuple(
@@ -464,9 +467,9 @@ def maps_from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]]) -> tuple[Err
 
 
 def pool(values: Float64Array, side: int = MAX_MAP_SIDE) -> tuple[Float64Array, int, int]:
-    """Block maxima of a matrix, at most `side` × `side`, and the block's two sides.
+    """Return block maxima of a matrix, at most `side` × `side`, and the block's two sides.
 
-    NaN wins over every number.
+    The maximum of NaN and numbers is NaN.
     """
     down, across = (ceil_div(n, side) for n in values.shape)
     for axis, step in ((0, down), (1, across)):
@@ -475,7 +478,7 @@ def pool(values: Float64Array, side: int = MAX_MAP_SIDE) -> tuple[Float64Array, 
 
 
 def _pool_rows(values: Float64Array, rows: IntArray, seqlen: int) -> tuple[Float64Array, int, int]:
-    """`values` `[len(rows), columns]` of some query rows, pooled on the grid of all of them."""
+    """Pool `values` `[len(rows), columns]` of some query rows on the grid of all query rows."""
     whole, down, across = ceil_div(seqlen, MAX_MAP_SIDE), 0, 0
     cells = rows // whole
     starts = np.flatnonzero(np.r_[True, cells[1:] != cells[:-1]])

@@ -1,9 +1,8 @@
-"""Attention in float64: the maths that outputs are judged against.
+"""Attention in float64, with which outputs are compared.
 
-The inputs are exact in float64, so the reference is wrong only by float64's own
-rounding, far below anything a kernel can show. Work goes through BLAS, one block of query
-rows at a time, so memory stays bounded whatever the sequence length. Problems too large to
-recompute whole are sampled; a `Coverage` says what was looked at.
+The inputs are exact in float64, so the reference only has float64's own rounding errors, far below
+those of kernels. It is computed with BLAS, one block of query rows at a time, so that memory is
+bounded for every sequence length. Of too large problems a sample is computed; see `Coverage`.
 """
 
 from __future__ import annotations
@@ -30,36 +29,36 @@ IntArray: TypeAlias = npt.NDArray[np.intp]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]  # float64, or float32 in the emulation
 
-# One block of scores, [slices, query rows, keys] in float64; small enough to stay in a CPU's cache.
+# One block of scores, [slices, query rows, keys] in float64; small enough for a CPU's cache.
 _BLOCK_BYTES = 8 << 20
-# Fewer query rows than this at a time would read K and V from memory over and over.
+# With fewer query rows at a time, K and V would be read from memory too often.
 _MIN_BLOCK_ROWS = 16
 # About 3 s on two cores: SDXL's 10 heads of 4,096 fit, Llama-3's 32 heads of 8,192 are sampled.
 MAX_WORK = 200e9
-# Of it in float64 where outputs have 16 bits. Of more than that, slices of half of it are, and the
-# others in float32, at a third of the time; wrong ones again in float64.
+# Limit in float64 for outputs of 16 bits. Beyond it, slices of half as much are computed in float64
+# and the others in float32, in a third of the time; wrong ones again in float64.
 MAX_FLOAT64_WORK = 5e9
-# exp and the passes over memory around it, in the units of one multiply-add's two operations.
+# exp and its passes over memory, in operations (a multiply-add is two).
 _SOFTMAX_WORK_PER_SCORE = 100
-# Widening one element of K or V: all the work there is when few queries meet many keys.
+# Widening one element of K or V: most of the work for few queries and many keys.
 _WORK_PER_WIDENED_ELEMENT = 50
 # One float64 array of 512 MiB; the check holds a few of them.
 MAX_ELEMENTS = 1 << 26
 _MAX_SAMPLED_SLICES = 4096
-# Rows at either end of a sampled sequence: the first and last tiles of every usual size.
+# Rows at either end of a sampled sequence: the first and last tile of all usual sizes.
 _EDGE_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coverage:
-    """Which query rows of which (batch, head) slices the reference is computed for."""
+    """The query rows of (batch, head) slices for which the reference is computed."""
 
     problem: Problem
     slices: IntArray  # ascending, batch · num_heads + head
     rows: IntArray  # ascending query rows, the same for every slice
-    # (batch, head) of each slice, where `problem` is made of slices of a larger one.
+    # (batch, head) of each slice, if `problem` consists of slices of a larger one.
     pairs: tuple[tuple[int, int], ...] = ()
-    others_in_float32: bool = False  # are compared all the same, but for maps and figures
+    others_in_float32: bool = False  # other slices are compared too, but not in maps and figures
 
     @property
     def complete(self) -> bool:
@@ -71,10 +70,10 @@ class Coverage:
         return len(self.rows) == self.problem.seqlen
 
     def take(self, whole: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The covered part of a `[batch, num_heads, seqlen, head_dim]` array.
+        """Return the covered part of a `[batch, num_heads, seqlen, head_dim]` array.
 
         Returns:
-            `[slices, rows, head_dim]`; a view where everything is covered.
+            `[slices, rows, head_dim]`; a view if everything is covered.
         """
         p = self.problem
         flat = whole.reshape(p.batch * p.num_heads, p.seqlen, whole.shape[-1])
@@ -83,7 +82,7 @@ class Coverage:
         return flat[self.slices[:, None], self.rows[None, :]]
 
     def select(self, inputs: Inputs) -> Inputs:
-        """The covered slices as a problem of their own: batch 1, a head of Q, K and V for each."""
+        """Return a problem of the covered slices: batch 1, a head of Q, K and V for each."""
         if len(self.slices) == self.problem.batch * self.problem.num_heads:
             return inputs
         p = self.problem
@@ -96,14 +95,14 @@ class Coverage:
         return Inputs(problem, q, k, v)
 
     def index(self, slice_position: int, row_position: int) -> tuple[int, int, int]:
-        """(batch, head, query row) of one covered row."""
+        """Return (batch, head, query row) of one covered row."""
         number = int(self.slices[slice_position])
         batch, head = self.pairs[number] if self.pairs else divmod(number, self.problem.num_heads)
         return batch, head, int(self.rows[row_position])
 
     def sentence(self) -> str:
-        """What was compared, for people; empty when it was everything."""
-        if self.complete or self.pairs:  # a partial run says itself what it ran
+        """Return what was compared, as a sentence; empty if everything."""
+        if self.complete or self.pairs:  # a partial run reports it itself
             return ""
         total = self.problem.batch * self.problem.num_heads
         if self.others_in_float32:
@@ -120,14 +119,14 @@ class Coverage:
 
 
 def everything(problem: Problem) -> Coverage:
-    """The coverage that leaves nothing out."""
+    """Return the coverage of all slices and rows."""
     return Coverage(
         problem, np.arange(problem.batch * problem.num_heads), np.arange(problem.seqlen)
     )
 
 
 def coverage_size(problem: Problem, most_work: float = MAX_WORK) -> tuple[int, int]:
-    """(slices, query rows of each) that the budgets of time and memory allow."""
+    """Return (slices, query rows of each) that the budgets of time and memory allow."""
     total, rows = problem.batch * problem.num_heads, problem.seqlen
     work_per_row = _work_per_row(problem)
     affordable = max(1, min(int(most_work / work_per_row), MAX_ELEMENTS // problem.head_dim))
@@ -146,10 +145,10 @@ def _work_per_row(problem: Problem) -> int:
 
 
 def choose_coverage(problem: Problem, most_work: float = MAX_WORK) -> Coverage:
-    """Everything if that fits the budget, else a sample that is the same on every machine.
+    """Return everything if within the budget, else a sample that is the same on every machine.
 
-    Always in the sample: the four corners of batch × head, and the first and last query rows. The
-    rest is drawn at random with a fixed seed, so that it does not fall in step with any tile size.
+    The sample has the four corners of batch × head, and the first and last query rows. The rest is
+    random with a fixed seed, so that it does not coincide with a tile size.
 
     Args:
         most_work: the budget, in multiplications and additions.
@@ -168,12 +167,13 @@ def choose_coverage(problem: Problem, most_work: float = MAX_WORK) -> Coverage:
 def split_coverage(
     coverage: Coverage, most_work: float = MAX_FLOAT64_WORK
 ) -> tuple[Coverage, IntArray]:
-    """What of a large coverage is computed in float64, and the slices for which float32 will do.
+    """Return the part of a large coverage to compute in float64, and the slices for float32.
 
-    Only of whole problems with 16-bit outputs: their rounding hides a thousand of float32's own.
+    Only whole problems with 16-bit outputs are split: their rounding step is about a thousand times
+    the error of float32.
 
     Args:
-        most_work: in float64, in multiplications and additions.
+        most_work: budget in float64, in multiplications and additions.
     """
     problem = coverage.problem
     total = problem.batch * problem.num_heads
@@ -189,7 +189,7 @@ def split_coverage(
 
 
 def _corners(problem: Problem) -> set[int]:
-    """First and last head of the first and last batch."""
+    """Return the first and last head of the first and last batch."""
     return {
         batch * problem.num_heads + head
         for batch in (0, problem.batch - 1)
@@ -198,7 +198,7 @@ def _corners(problem: Problem) -> set[int]:
 
 
 def _sample(total: int, wanted: set[int], count: int) -> IntArray:
-    """`count` ascending indices below `total`, `wanted` among them."""
+    """Return `count` ascending indices below `total` that include `wanted`."""
     chosen = set(wanted)
     rng = np.random.default_rng(total)
     while len(chosen) < count:
@@ -207,21 +207,21 @@ def _sample(total: int, wanted: set[int], count: int) -> IntArray:
 
 
 def reference(inputs: Inputs) -> Float64Array:
-    """softmax(Q·Kᵀ/√D)·V with the problem's features in float64, of `Problem.shape`."""
+    """Compute softmax(Q·Kᵀ/√D)·V with the problem's features in float64, `Problem.shape`."""
     return covered_reference(inputs, everything(inputs.problem)).reshape(inputs.problem.out_shape)
 
 
 def covered_reference(inputs: Inputs, coverage: Coverage) -> Float64Array:
-    """The reference for the covered rows, `[slices, rows, value_dim]`; 0 where no row is.
+    """Compute the reference for the covered rows, `[slices, rows, value_dim]`.
 
-    Those are the rows behind the last query of a sequence that is shorter than others.
+    It is 0 in rows past the last query of a shorter sequence.
     """
     found: Float64Array = _covered_attention(inputs, coverage, np.float64)
     return found
 
 
 def covered_in_float32(inputs: Inputs, coverage: Coverage) -> FloatArray:
-    """`covered` in float32, a thousand times as exact as 16 bits."""
+    """Compute the covered rows in float32, a thousand times as accurate as 16 bits."""
     found: FloatArray = _covered_attention(inputs, coverage, np.float32)
     return found
 
@@ -242,8 +242,10 @@ def _covered_attention(inputs: Inputs, coverage: Coverage, dtype: type[np.floati
 
 
 def _on_all_cores(work: Callable[[slice], None], groups: Sequence[slice]) -> None:
-    """Each group on a thread of its own: beside a kernel that is executing, a reference by BLAS's
-    threads takes four times the processor time, by whole groups none more."""
+    """Compute each group on its own thread.
+
+    While a kernel executes, BLAS's own threads take four times the processor time, and threads of
+    whole groups take no more."""
     threads = min(os.cpu_count() or 1, len(groups))
     if threads <= 1 or _blas_threads() is None:
         for group in groups:
@@ -254,7 +256,7 @@ def _on_all_cores(work: Callable[[slice], None], groups: Sequence[slice]) -> Non
 
 
 class _OneThread:
-    """How many are within `blas_on_one_thread`, and what BLAS took before the first of them."""
+    """Number of threads within `blas_on_one_thread`, and BLAS's thread count before the first."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -267,9 +269,9 @@ _one_thread = _OneThread()
 
 @contextmanager
 def blas_on_one_thread() -> Iterator[None]:
-    """NumPy's BLAS on one thread for every thread of this process; nothing where it is another.
+    """Make NumPy's BLAS use one thread in this process, if it is OpenBLAS.
 
-    OpenBLAS's own threads spin for 25 ms after each call, even after the norm of a vector.
+    OpenBLAS's threads spin for 25 ms after each call, even after the norm of a vector.
     """
     set_threads = _blas_threads()
     if set_threads is None:
@@ -290,11 +292,11 @@ def blas_on_one_thread() -> Iterator[None]:
 
 @functools.cache
 def _blas_threads() -> Callable[[int], int] | None:
-    """Sets how many threads NumPy's BLAS takes and says how many it took; None where unknown."""
+    """Return a function that sets BLAS's thread count and returns the old one; None if unknown."""
     folder = Path(np.__file__).resolve().parents[1] / "numpy.libs"
     for file in sorted(folder.glob("*openblas*")):
         try:
-            library = ctypes.CDLL(str(file))  # it is loaded already
+            library = ctypes.CDLL(str(file))  # already loaded
             get = library.scipy_openblas_get_num_threads64_
             put = library.scipy_openblas_set_num_threads64_
         except (OSError, AttributeError):
@@ -313,8 +315,8 @@ def _blas_threads() -> Callable[[int], int] | None:
 class Block:
     """Scores of some covered rows: `scores` `[slices, rows, keys]`, `v` `[slices, num_keys, D]`."""
 
-    slices: slice  # positions among the covered slices
-    rows: slice  # positions among the covered rows
+    slices: slice  # positions in the covered slices
+    rows: slice  # positions in the covered rows
     scores: Floats
     v: Floats
     sinks: Floats | None  # `[slices, 1, 1]`
@@ -326,11 +328,11 @@ def covered_blocks(
     dtype: type[np.floating[Any]] = np.float64,
     given: Callable[[Floats], Floats] | None = None,
 ) -> Iterator[Block]:
-    """The final scores of all covered rows that are there, block by block.
+    """Yield the final scores of all existing covered rows, block by block.
 
     Args:
-        dtype: what is computed in.
-        given: what becomes of Q, K and V before they are multiplied; nothing where left out.
+        dtype: dtype of the computation.
+        given: applied to Q, K and V before they are multiplied; default: nothing.
     """
     problem, rows = inputs.problem, coverage.rows
     for group in slice_groups(len(coverage.slices), problem):
@@ -350,10 +352,10 @@ def covered_blocks(
 
 
 def softmax_parts(scores: Floats, sinks: Floats | None = None) -> tuple[Floats, Floats]:
-    """exp(scores − row maximum) in place, and its row sums `[..., 1]`.
+    """Compute exp(scores − row maximum) in place, and return its row sums `[..., 1]`.
 
     Args:
-        sinks: logits that take part in the sums, of a shape that broadcasts to them.
+        sinks: logits that are added to the sums, of a shape that broadcasts to them.
     """
     top = scores.max(axis=-1, keepdims=True)
     if sinks is not None:
@@ -367,11 +369,11 @@ def softmax_parts(scores: Floats, sinks: Floats | None = None) -> tuple[Floats, 
 def final_scores(
     problem: Problem, scaled: Any, rows: IntArray, keys: IntArray, slopes: Floats | None
 ) -> Any:
-    """Scaled products in the last step before the mask: softcap, then ALiBi, in place.
+    """Apply softcap, then ALiBi, to scaled products in place; the mask comes after.
 
     Args:
         scaled: softmax_scale · q·k, `[..., rows, keys]`.
-        slopes: of the heads, of a shape that broadcasts to `scaled`; None without ALiBi.
+        slopes: of a shape that broadcasts to `scaled`; None without ALiBi.
     """
     if problem.softcap is not None:
         scaled /= problem.softcap
@@ -383,7 +385,7 @@ def final_scores(
 
 
 def visible_keys(problem: Problem, rows: IntArray, keys: IntArray) -> npt.NDArray[np.bool_]:
-    """Which keys each row sees, `[rows, keys]`; all of them without a mask."""
+    """Return the mask of keys that each row sees, `[rows, keys]`; all without a mask."""
     position = rows[:, None] + problem.kv_offset
     visible = keys < np.full_like(position, problem.num_keys)
     if problem.causal:
@@ -394,8 +396,8 @@ def visible_keys(problem: Problem, rows: IntArray, keys: IntArray) -> npt.NDArra
 
 
 def slice_groups(num_slices: int, problem: Problem) -> Iterator[slice]:
-    """Slices of short sequences go through BLAS together, long ones by themselves."""
-    widest = max(problem.seqlen, problem.head_dim)  # of the scores, and of K and V
+    """Group slices for BLAS: short sequences together, long ones alone."""
+    widest = max(problem.seqlen, problem.head_dim)  # of scores, K and V
     step = (
         1
         if problem.seqlens is not None
@@ -406,18 +408,18 @@ def slice_groups(num_slices: int, problem: Problem) -> Iterator[slice]:
 
 
 def kv_slices(problem: Problem, slices: IntArray) -> IntArray:
-    """The slices of K and V (batch · kv_heads + K/V head) that (batch, head) slices read."""
-    # Whole groups of neighbouring heads, and batch · num_heads is batch · kv_heads of them.
+    """Return the K/V slices (batch · kv_heads + K/V head) that (batch, head) slices read."""
+    # Adjacent heads form groups, and batch · num_heads heads are batch · kv_heads groups.
     return slices // problem.head_group
 
 
 def slice_qkv(
     inputs: Inputs, slices: IntArray, dtype: type[np.floating[Any]] = np.float64
 ) -> tuple[Any, Any, Any]:
-    """Q, K and V of some (batch, head) slices in float64, or another `dtype`.
+    """Return Q, K and V of some (batch, head) slices in float64, or another `dtype`.
 
     Returns:
-        `[slices, seqlen, head_dim]`, and twice `[slices, num_keys, head_dim]`.
+        `[slices, seqlen, head_dim]`, and two arrays `[slices, num_keys, head_dim]`.
     """
 
     def of(raw: RawArray, slices: IntArray) -> Floats:
@@ -431,19 +433,18 @@ def slice_qkv(
 def score_blocks(
     problem: Problem, q: Floats, k: Floats, rows: IntArray, slopes: Floats | None = None
 ) -> Iterator[tuple[slice, Floats]]:
-    """Final, masked scores block by block: (positions in `rows`, `[slices, block, keys]`).
+    """Yield final, masked scores by blocks: (positions in `rows`, `[slices, block, keys]`).
 
     Args:
         q: `[slices, seqlen, head_dim]`, of which `rows` are taken.
         k: `[slices, num_keys, head_dim]`.
-        slopes: of ALiBi, `[slices]`.
+        slopes: ALiBi's, `[slices]`.
 
-    Keys behind the last that a row of a block sees are left out: `keys` may be less than num_keys
-    when causal.
+    Keys that no row of a causal block sees are left out, so `keys` may be less than num_keys.
     """
     step = max(_MIN_BLOCK_ROWS, _BLOCK_BYTES // (8 * len(q) * problem.num_keys))
     if problem.causal:
-        # Short blocks skip most of the masked half.
+        # With short blocks, most of the masked half is skipped.
         step = min(step, max(64, problem.seqlen // 16))
     bias = None if slopes is None else slopes[:, None, None].astype(q.dtype)
     for start in range(0, len(rows), step):
@@ -457,11 +458,11 @@ def score_blocks(
         yield block, scores
 
 
-# Same-dtype attention in NumPy: the honest low-precision answer without PyTorch.
+# Same-dtype attention in NumPy, for machines without PyTorch.
 
 
 def as_tf32(values: Floats) -> FloatArray:
-    """What tensor cores see of FP32 numbers: 10 bits of each mantissa, the others dropped."""
+    """Truncate FP32 numbers to 10 bits of mantissa, as tensor cores do."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     return (bits & np.uint32(0xFFFFE000)).view(np.float32)
 
@@ -469,13 +470,13 @@ def as_tf32(values: Floats) -> FloatArray:
 def emulated_attention(
     inputs: Inputs, coverage: Coverage, products: Callable[[Floats], Floats] | None = None
 ) -> FloatArray:
-    """What a kernel without defects gives for the covered rows, `[slices, rows, head_dim]`.
+    """Compute the covered rows as a correct kernel does, `[slices, rows, head_dim]`.
 
-    Scores and sums in float32; softmax weights rounded to the problem's dtype before they meet V,
-    as tensor cores need them; the output rounded to the dtype.
+    Scores and sums are in float32; softmax weights are rounded to the problem's dtype before they
+    are multiplied by V, as for tensor cores; the output is rounded to the dtype.
 
     Args:
-        products: what becomes of Q, K, V and the weights before they are multiplied.
+        products: applied to Q, K, V and the weights before they are multiplied.
     """
     problem = inputs.problem
     given: Callable[[Floats], Floats] = products or (lambda values: values)

@@ -1,4 +1,4 @@
-"""Where in a problem wrong elements lie, in words, and which line of the kernel they speak of."""
+"""Positions of wrong elements in words, and the line of the kernel that a finding refers to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Region:
 
     @classmethod
     def of(cls, mask: BoolArray, coverage: Coverage) -> Region:
-        """The region of a `[slices, rows, head_dim]` mask."""
+        """Return the region of a `[slices, rows, head_dim]` mask."""
         by_slice, by_row = mask.any(axis=(1, 2)), mask.any(axis=(0, 2))
         return cls(
             coverage.problem,
@@ -43,7 +43,7 @@ class Region:
 
     @property
     def size(self) -> int:
-        """Elements of the smallest box of slices, rows and columns around the marked ones."""
+        """Return the number of elements in the smallest box of slices, rows and columns."""
         return len(self.slices) * len(self.rows) * len(self.columns)
 
     def words(self) -> str:
@@ -68,7 +68,8 @@ class Region:
         return f"{of_batches}, {span('head', heads, p.num_heads)}"
 
     def kv_head_words(self) -> str:
-        """GQA: `K/V head 1 of every batch`, where the slices are all that read it; else empty."""
+        """Return `K/V head 1 of every batch` if the slices are all its query heads (GQA); else
+        empty."""
         p = self.problem
         group = p.head_group
         shared = np.unique(self.slices // group)  # as `engine.correctness.reference.kv_slices`
@@ -81,7 +82,8 @@ class Region:
 
 
 def span(name: str, indices: IntArray, total: int) -> str:
-    """Indices in words: `row 5`, `rows 0–63`, `every column`, `rows 1, 5, 9, …, 61 (every 4th)`."""
+    """Return indices in words: `row 5`, `rows 0–63`, `every column`, `rows 1, 5, 9, …, 61 (every
+    4th)`."""
     plural = f"{name}es" if name.endswith("ch") else f"{name}s"
     count = len(indices)
     if count == total:
@@ -108,11 +110,10 @@ def ordinal(n: int) -> str:
     return f"{n}{suffix}"
 
 
-# Which line of a kernel a finding speaks of, as far as its text tells.
+# The line of a kernel that a finding refers to, as far as the text shows.
 #
-# Kernels of this kind share their vocabulary (`seqlen`, `softmax_scale`, `row_max`, `out`, `exp`),
-# so the line that masks, scales or stores can be found by what it must contain. Nothing is claimed
-# where no line fits.
+# Attention kernels share names (`seqlen`, `softmax_scale`, `row_max`, `out`, `exp`), so the line
+# that masks, scales or stores can be found by its contents. Findings name no line if none fits.
 
 
 _EXP = r"\b_*exp2?f?\s*\("
@@ -127,7 +128,7 @@ _HEAD = r"\b\w*head\w*\s*="
 _FUSION = (r"\bweight\w*\s*=", _EXP)
 _CHUNKS = (r"\bchunk_\w+\s*=", r"NUM_SPLITS|NUM_WARPS")
 
-# A finding's pattern → what its line contains; the first that fits counts.
+# A finding's pattern → contents of its line; the first that fits counts.
 _LINES: Mapping[str, Sequence[str]] = {
     FindingCode.TAIL_MASK: _MASK,
     FindingCode.CAUSAL_MASK: _MASK,
@@ -169,20 +170,19 @@ _LINES: Mapping[str, Sequence[str]] = {
     FindingCode.UNWRITTEN: _STORE,
     FindingCode.NOT_REPEATABLE: (r"\batomic\w*\s*\(",),
 }
-# Looked for in the functions before the kernel first, which only calls them.
+# Searched first in the functions before the kernel, which only calls them.
 _IN_FUNCTIONS: Mapping[str, Sequence[str]] = {FindingCode.LANE_MAXIMUM: (r"\bfmaxf\s*\(.*__shfl",)}
 
 
 def _loads(name: str) -> tuple[str, ...]:
-    """Where one of Q, K and V is loaded, else where its head begins.
+    """Return patterns of the line that loads Q, K or V, else of the line with its head's offset.
 
-    Where a head begins is worked out once for Q and O, and once for K and V: it is right where one
-    of the two is.
+    Q and O share an offset, and K and V do: if one of them is correct, the offset is correct.
     """
     return (rf"\b{name}_smem\b.*\b{name}(_map)?\b", rf"\b{name}\s*\+", rf"\b{name}\s*\[", _HEAD)
 
 
-# What a finding's words narrow down, tried first: (pattern, words, what its line contains).
+# More specific, tried first: (pattern, words of the finding, contents of its line).
 _CLOSER: Sequence[tuple[FindingCode, str, Sequence[str]]] = (
     (
         FindingCode.HEAD_STRIDE,
@@ -208,10 +208,10 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 
 
 def place_of(pattern: str, source: Path | None, sentence: str = "") -> str:
-    """`file.cu:line`, or an empty text.
+    """Return `file.cu:line`, or an empty text.
 
     Args:
-        sentence: the finding's, which may narrow the line down.
+        sentence: the finding's sentence, which may make the line more specific.
     """
     closer = [lines for code, words, lines in _CLOSER if code == pattern and words in sentence]
     wanted = [*chain.from_iterable(closer), *_LINES.get(pattern, ())]
@@ -222,7 +222,7 @@ def place_of(pattern: str, source: Path | None, sentence: str = "") -> str:
     except (OSError, UnicodeDecodeError):
         return ""
     code = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text).splitlines()
-    # Functions and constants stand before the kernel that uses them, which is looked through first.
+    # Functions and constants precede the kernel, which is searched first.
     begin = next((i for i, line in enumerate(code) if "__global__" in line), 0)
     found = (
         _line_of(_IN_FUNCTIONS.get(pattern, ()), code, range(begin))
@@ -233,6 +233,6 @@ def place_of(pattern: str, source: Path | None, sentence: str = "") -> str:
 
 
 def _line_of(wanted: Sequence[str], code: Sequence[str], lines: range) -> int:
-    """Counted from 1; 0 where no line fits."""
+    """Return the line number, from 1; 0 if no line fits."""
     pairs = ((expression, i) for expression in wanted for i in lines)
     return next((i + 1 for expression, i in pairs if re.search(expression, code[i])), 0)

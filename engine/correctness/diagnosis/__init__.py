@@ -1,4 +1,4 @@
-"""Where and why an output is wrong, in words."""
+"""Describe where and why an output is wrong."""
 
 from engine.correctness.diagnosis.diagnose import diagnose
 from engine.correctness.regions import place_of

@@ -1,8 +1,8 @@
-"""Where and why an output is wrong, in words.
+"""Describe where and why an output is wrong.
 
-Three questions in turn. Is something missing or NaN, and where? Does a known bug explain the rest:
-the outputs that some 500 suspected bugs would give are computed and compared with the actual one.
-And what sets the wrong elements apart: one head, the tail tile, the rows of one warp, columns of d.
+First, unwritten elements and NaN are located. Then the outputs that some 500 suspected bugs would
+give are computed and compared with the actual one. Last, patterns in the positions of wrong
+elements are searched: one head, the tail tile, the rows of one warp, columns of d.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def diagnose(
     tiles: Tiles,
     source: Path | None = None,
 ) -> tuple[Finding, ...]:
-    """Look at one output: at its broken elements, and at it beside its reference.
+    """Diagnose one output by its broken elements and by comparison with its reference.
 
     Args:
-        source: the kernel's, to name the line that a finding speaks of.
+        source: the kernel's source, in which findings name a line.
 
     Returns:
-        Findings in order of how much they tell; none when nothing is wrong.
+        Findings, the most informative first; empty if nothing is wrong.
     """
     findings = _findings(inputs, broken, compared, tiles)
     return tuple(replace(f, place=place_of(f.pattern, source, f.sentence)) for f in findings)
@@ -75,14 +75,14 @@ def _findings(
         findings.append(_nonfinite(name, nonfinite, whole, tiles, counts[1] / total, far))
     if counts[2]:
         findings += _wrong_values(inputs, compared, tiles, counts[2] / total, far)
-    # What explains most comes first; ties keep their order, in which the first tells most.
+    # The best explanation first; equal ones keep their order, the most informative first.
     return tuple(sorted(findings, key=lambda finding: -round(finding.share, 1)))
 
 
 def _wrong_values(
     inputs: Inputs, compared: ComparedOutput, tiles: Tiles, share: float, far: str
 ) -> list[Finding]:
-    """Of the finite elements over the tolerance: the cause if it is known, and where they are."""
+    """Return findings on the finite elements over the tolerance: a known cause, and positions."""
     cases = choose_cases(inputs, compared, tiles)
     if far:
         rounded = lost_precision(cases)
@@ -113,7 +113,7 @@ def _cause_of(cases: list[Case]) -> Match | None:
 
 
 def _in_wrong_columns(cases: list[Case]) -> Match | None:
-    """A bug that explains the columns that hold a wrong element, where there are others."""
+    """Return a bug that explains only the columns with a wrong element, if there are others."""
     restricted = in_wrong_columns(cases)
     if restricted[0].columns.all():
         return None
@@ -155,7 +155,7 @@ def _nonfinite(
 
 
 def _nan_hint(region: Region, tiles: Tiles) -> str:
-    """What makes NaN there."""
+    """Return a likely cause of NaN in the region."""
     problem = region.problem
     if len(region.columns) < problem.value_dim:
         return (
@@ -196,7 +196,7 @@ def _of_scratch(tiles: Tiles) -> str:
 
 
 def _tail(region: Region, tiles: Tiles) -> str:
-    """Says so when the rows are those of the last, partial query tile."""
+    """Return a clause if the rows are those of the last, partial query tile; else empty."""
     begin = tiles.seqlen // tiles.block_m * tiles.block_m
     if tiles.seqlen % tiles.block_m and not region.all_rows and region.rows[0] == begin:
         return ", the last, partial query tile"

@@ -1,4 +1,4 @@
-"""What sets the wrong elements apart: a head, the tail tile, too many keys, exchanged tiles."""
+"""Patterns of wrong elements: a head, the tail tile, too many keys, exchanged tiles."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from engine.correctness.reference import BoolArray, Coverage, Float64Array, IntA
 from engine.correctness.regions import Region, span
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
 
-# Rows that see too many keys or too few: up to which key each of them does.
+# Rows that see too many or too few keys.
 #
-# A row of a causal mask that is computed with another row's number, or with a column that is off,
-# is still attention over the keys from 0 to some end. That end is looked for, row by row.
+# If a causal mask is computed with a wrong row or column, a row is still attention over the keys
+# from 0 to some other end, which is searched row by row.
 
 _MAX_ROWS = 48
 _MAX_SUMS = 1 << 24  # rows · keys · columns
 _FEWEST_ROWS = 3
-_LANES = 16  # rows of a fragment, in which a wrong mask repeats
-# Rows, columns and key tiles that are in each other's places.
+_LANES = 16  # rows of a fragment, after which a wrong mask repeats
+# Exchanged rows, columns and key tiles.
 #
-# Rows and columns of the output are looked for among those of the reference. Blocks of V are found
-# by least squares: a row is Σ_t P_t · V_σ(t) over the blocks t of the keys, and where every product
-# P_t · V_s of two blocks is an unknown's factor, σ is read off the unknowns that are 1.
+# Rows and columns of the output are searched among those of the reference. Blocks of V are found by
+# least squares: a row is Σ_t P_t · V_σ(t) over key blocks t. With a coefficient for every product
+# P_t · V_s, those that are 1 give σ.
 
 _MAX_NAMED = 3
 
 
 def wrong_limits(cases: Sequence[Case]) -> Match | None:
-    """The causal mask as the wrong rows of all cases have it, where each ends at some other key."""
+    """Return a bug if each wrong row of all cases attends to the keys up to another end; else
+    None."""
     if not cases or not cases[0].problem.causal or cases[0].sink is not None:
         return None
     rows: list[IntArray] = []
@@ -55,7 +56,7 @@ def wrong_limits(cases: Sequence[Case]) -> Match | None:
 
 
 def _ends(case: Case) -> tuple[IntArray, IntArray, float] | None:
-    """(wrong rows, the number of keys that each sees, share of the squared error explained)."""
+    """Return (wrong rows, number of keys that each sees, explained share of the squared error)."""
     wrong = np.flatnonzero(case.bad.any(axis=1) & np.isfinite(case.out).all(axis=1))
     if not len(wrong):
         return None
@@ -76,7 +77,7 @@ def _ends(case: Case) -> tuple[IntArray, IntArray, float] | None:
 
 
 def _bug(rows: IntArray, offsets: IntArray, first: int) -> SuspectedBug:
-    """`first`: the position of the first query."""
+    """Describe the ends; `first` is the position of the first query."""
     order = np.unique(rows, return_index=True)[1]
     rows, offsets = rows[order], offsets[order]
     named = ", ".join(
@@ -98,16 +99,16 @@ def _bug(rows: IntArray, offsets: IntArray, first: int) -> SuspectedBug:
     )
 
 
-# Share of the wrong rows or columns that must be found elsewhere.
+# Least share of the wrong rows or columns that must be found elsewhere.
 _MIN_MOVED = 0.8
-# Squared distance to the place it is found at, against that to the right place.
+# Largest squared distance to the found place, relative to that to the right place.
 _MAX_REST = 0.01
 _BLOCK = 16  # keys
-_MAX_BLOCKS = 13  # of V that are told apart: their pairs are the unknowns
+_MAX_BLOCKS = 13  # blocks of V; each pair has a coefficient
 
 
 def moved_columns(cases: Sequence[Case]) -> Match | None:
-    """Wrong columns that hold the values of other columns, in all cases alike."""
+    """Return a bug if wrong columns have the values of other columns in all cases; else None."""
     if not cases:
         return None
     out, ref = (
@@ -129,7 +130,7 @@ def moved_columns(cases: Sequence[Case]) -> Match | None:
 
 
 def moved_rows(cases: Sequence[Case]) -> Match | None:
-    """Wrong rows that hold the results of other rows of their slice."""
+    """Return a bug if wrong rows have the results of other rows of their slice; else None."""
     if not cases:
         return None
     case = cases[0]
@@ -148,7 +149,7 @@ def moved_rows(cases: Sequence[Case]) -> Match | None:
 
 
 def moved_blocks_of_v(cases: Sequence[Case]) -> Match | None:
-    """Rows of V that are multiplied by the weights of other keys, block by block."""
+    """Return a bug if blocks of V are multiplied by the weights of other keys; else None."""
     if not cases:
         return None
     block_n = cases[0].tiles.block_n
@@ -164,7 +165,7 @@ def _moved_blocks(cases: Sequence[Case], size: int, blocks: int) -> Match | None
     sources: list[tuple[int, ...]] = []
     for case in cases:
         rows = np.flatnonzero(np.isfinite(case.out).all(axis=1))
-        if not len(rows):  # every row holds NaN
+        if not len(rows):  # every row has NaN
             return None
         products = _products(case, rows, size, blocks)
         out = case.out[rows].ravel()
@@ -196,7 +197,7 @@ def _moved_blocks(cases: Sequence[Case], size: int, blocks: int) -> Match | None
 
 
 def _products(case: Case, rows: IntArray, size: int, blocks: int) -> Float64Array:
-    """P_t · V_s of all pairs of blocks, `[blocks · blocks, rows · head_dim]`; no row behind V."""
+    """Return P_t · V_s of all pairs of blocks, `[blocks · blocks, rows · head_dim]`."""
     scores = np.where(case.visible[rows], case.scores[rows], -np.inf)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
@@ -210,7 +211,7 @@ def _products(case: Case, rows: IntArray, size: int, blocks: int) -> Float64Arra
 def _nearest(
     lines: Float64Array, candidates: Float64Array, own: IntArray
 ) -> tuple[IntArray, Float64Array]:
-    """For each line the nearest candidate, and that distance² over the one to its own place."""
+    """Return for each line the nearest candidate, and distance² relative to its own place's."""
     squared = (
         (lines**2).sum(axis=1)[:, None]
         - 2 * lines @ candidates.T
@@ -224,10 +225,10 @@ def _nearest(
 
 
 def _accept(wrong: IntArray, source: IntArray, rest: Float64Array) -> float | None:
-    """Share of the wrong lines found elsewhere, or None if too few or all at one place."""
+    """Return the share of wrong lines found elsewhere; None if too few, or all at one place."""
     moved = rest <= _MAX_REST
     share = float(moved.mean())
-    # Many lines at one place are equal lines (zeros, a mean), not moved ones.
+    # Many lines found at one place are equal (zeros, a mean), not moved.
     if share < _MIN_MOVED or (len(wrong) > 2 and len(np.unique(source[moved])) <= len(wrong) // 2):
         return None
     return share
@@ -249,25 +250,25 @@ def _match(pattern: FindingCode, what: str, look_at: str, share: float) -> Match
     return Match(SuspectedBug(pattern, what, look_at, lambda _: None), share, share)
 
 
-# A wrong value is right by chance now and then; a pattern holds all the same.
+# Some wrong values are right by chance, so a pattern needs not hold for all.
 _NEARLY_ALL = 0.9
-# Errors of this many tolerances at most, scattered thinly, come from rounding, not from a wrong
-# element.
+# Few scattered errors of at most this many tolerances come from lost precision, not from wrong
+# elements.
 _ROUNDING = 8.0
 _DENSE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A pattern in where the wrong elements lie."""
+    """A pattern in the positions of wrong elements."""
 
     name: FindingCode
     sentence: str
-    tells_more: bool = True  # worth saying even where the cause is known
+    tells_more: bool = True  # reported even if the cause is known
 
 
 def find_patterns(compared: ComparedOutput, tiles: Tiles) -> list[Pattern]:
-    """The patterns of the finite elements over the tolerance (there is one at least)."""
+    """Return the patterns of the finite elements over the tolerance (at least one element)."""
     wrong = compared.over
     region = Region.of(wrong, compared.coverage)
     density = np.count_nonzero(wrong) / max(1, region.size)
@@ -284,7 +285,7 @@ def find_patterns(compared: ComparedOutput, tiles: Tiles) -> list[Pattern]:
 
 
 def _nearly_wrong_elsewhere(compared: ComparedOutput) -> bool:
-    """Whether a slice without a wrong element has errors near the tolerance: of the same cause."""
+    """True if a slice without wrong elements has errors near the tolerance, from the same cause."""
     largest = compared.error.max(axis=(1, 2))
     return bool((largest[largest <= compared.tolerance] > 0.5 * compared.tolerance).any())
 
@@ -368,7 +369,7 @@ def _rows(mask: BoolArray, region: Region, coverage: Coverage, tiles: Tiles) -> 
 
 
 def _positions_in_tile(mask: BoolArray, coverage: Coverage, block: int) -> IntArray | None:
-    """Rows within the query tile that are wrong in every tile, if the others are right in all."""
+    """Find rows within the query tile that are wrong in every tile, if the others never are."""
     position = coverage.rows % block
     wrong = np.bincount(position, weights=mask.any(axis=(0, 2)), minlength=block)
     seen = np.bincount(position, minlength=block)

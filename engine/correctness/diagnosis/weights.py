@@ -1,12 +1,12 @@
-"""Outputs whose keys weigh wrongly against each other, or whose rows are off by a factor.
+"""Outputs with wrong weights between keys, or with rows that are off by a factor.
 
-An output row is Σ_s A_s / l with A_s the part that a segment s of the keys adds. A bug in a row
-maximum, a row sum or a rescale multiplies such parts by factors that cannot be predicted, as they
-depend on which lane held what; but it leaves the row a mix of the same parts. So the wrong rows are
-fitted with the parts of several cuts of the keys, coarse ones first. The cut that explains the
-error says what went wrong: one part, the whole row, means the row sum; parts by lanes mean a
-maximum that they do not share; parts by tiles mean the rescale, or where some have the factor 0
-and the others one of their own, tiles that a query tile leaves out.
+An output row is Σ_s A_s / l, where A_s is the contribution of a segment s of the keys. A bug in a
+row maximum, a row sum or a rescale multiplies contributions by factors that cannot be predicted,
+because they depend on lanes, but the row stays a linear combination of them. So the wrong rows are
+fitted with the contributions of several partitions of the keys, coarse ones first. The partition
+that explains the error identifies the bug: one segment means the row sum; segments by lane mean a
+maximum that they do not share; segments by tile mean the rescale, or, if some factors are 0 and the
+others equal, tiles that are left out.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from engine.correctness.regions import span
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
 
 _MAX_ROWS = 48
-# Unknowns for each equation of a row's group of columns: more would fit anything.
+# Most unknowns per equation of a row's group of columns: more would fit anything.
 _MAX_UNKNOWNS = 0.5
-_MIN_COLUMNS = 4  # of a group
+_MIN_COLUMNS = 4  # in a group
 _WORTH_ALL_ROWS = 0.9
-# A tile's factor against the largest: below it is left out, between the two neither.
+# A tile's factor relative to the largest: left out below the first, counted above the second.
 _LEFT_OUT, _TAKEN = 0.1, 0.9
-_TELLING = 1e-3  # share of a row's weights that shows a tile's factor
+_TELLING = 1e-3  # least share of a row's weights from which a tile's factor can be found
 _MAX_PLACES = 3
-# Half steps by which a sum of some hundred terms in 16 bits may be off.
+# Error of a sum of some hundred terms in 16 bits, in half rounding steps.
 _ROUNDED = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cut:
-    """One way to divide the keys, and what it means if it explains the error."""
+    """A partition of the keys, and its meaning if it explains the error."""
 
     pattern: FindingCode
     what: str
@@ -47,7 +47,8 @@ class _Cut:
 
 
 def wrong_weights(cases: Sequence[Case]) -> Match | None:
-    """The coarsest cut whose parts make up the wrong rows of all cases."""
+    """Return a bug for the coarsest partition that explains the wrong rows of all cases; else
+    None."""
     if not cases or cases[0].problem.num_keys < 2:
         return None
     rows = [_wrong_rows(case) for case in cases]
@@ -102,7 +103,7 @@ def _bug(
 
 
 def _left_out(cases: Sequence[Case], rows: Sequence[IntArray], cut: _Cut) -> SuspectedBug | None:
-    """Key tiles that count in no row of a query tile, where the others of it weigh alike."""
+    """Return a bug if whole key tiles are missing in query tiles and the others weigh alike."""
     keys: list[str] = []
     places: list[str] = []
     for case, wrong in zip(cases, rows, strict=True):
@@ -133,7 +134,8 @@ def _left_out(cases: Sequence[Case], rows: Sequence[IntArray], cut: _Cut) -> Sus
 def _factors_by_query_tile(
     case: Case, wrong: IntArray, cut: _Cut
 ) -> Iterator[tuple[int, Float64Array]]:
-    """(query tile, factors `[its wrong rows, segments]`), NaN where a part weighs too little."""
+    """Yield (query tile, factors `[wrong rows, segments]`), NaN where a segment weighs too
+    little."""
     if not len(wrong):
         return
     parts = _parts(case, wrong, cut.segment_of_key).transpose(1, 2, 0)
@@ -192,14 +194,14 @@ def _cuts(case: Case) -> Iterator[_Cut]:
 
 
 def _column_groups(head_dim: int) -> Iterator[list[IntArray]]:
-    """Which columns one thread may own: all, neighbours, or every so-manieth, pairs too."""
+    """Return the columns that one thread may own: all, neighbours, or every n-th, pairs too."""
     columns = np.arange(head_dim)
     yield [columns]
     counts = [2**i for i in range(1, head_dim.bit_length()) if head_dim // 2**i >= _MIN_COLUMNS]
     for count in counts:
         if head_dim % count == 0:
             yield np.split(columns, count)
-    for width in (1, 2, 4, 8, 16):  # neighbours that stay together
+    for width in (1, 2, 4, 8, 16):  # adjacent columns in a group
         for count in counts:
             if count * width < head_dim and head_dim % (count * width) == 0:
                 owner = columns // width % count
@@ -218,7 +220,7 @@ def _wrong_rows(case: Case) -> IntArray:
 def _explained(
     cases: Sequence[Case], rows: Sequence[IntArray], cut: _Cut, groups: Sequence[IntArray]
 ) -> tuple[float, float, float]:
-    """(share of the squared error that the fit removes, least and largest first factor)."""
+    """Return (explained share of the squared error, least and largest first factor)."""
     before = after = 0.0
     factors: list[Float64Array] = []
     for case, wrong in zip(cases, rows, strict=True):
@@ -239,16 +241,16 @@ def _explained(
 
 
 def _fit(basis: Float64Array, out: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Least squares of every row: factors `[rows, segments]`, and what they leave of `out`."""
+    """Fit every row by least squares; return factors `[rows, segments]` and the rest of `out`."""
     size = np.maximum(np.linalg.norm(basis, axis=1, keepdims=True), 1e-300)
-    unit = basis / size  # segments that weigh little count as much
+    unit = basis / size  # segments of small weight count equally
     square = unit.transpose(0, 2, 1) @ unit + 1e-9 * np.eye(unit.shape[2])
     factors = np.linalg.solve(square, unit.transpose(0, 2, 1) @ out[..., None])
     return factors[..., 0] / size[:, 0], out - (unit @ factors)[..., 0]
 
 
 def _parts(case: Case, rows: IntArray, segment_of_key: IntArray) -> Float64Array:
-    """What each segment adds to the right rows, `[segments, rows, head_dim]`."""
+    """Return each segment's contribution to the correct rows, `[segments, rows, head_dim]`."""
     scores = np.where(case.visible[rows], case.scores[rows], -np.inf)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
@@ -260,16 +262,16 @@ def _parts(case: Case, rows: IntArray, segment_of_key: IntArray) -> Float64Array
     )
 
 
-# Whether only rows with scores far from 0 are wrong: then it is the maximum that is subtracted.
+# If only rows with scores far from 0 are wrong, the subtracted maximum is wrong.
 
 
-# exp of it is about the largest FP32, exp of minus it about the smallest normal one.
+# Its exp is about the largest FP32, and that of its negative about the smallest normal one.
 _FAR = 80.0
 _MAX_SLICES = 3
 
 
 def far_scores_words(inputs: Inputs, compared: ComparedOutput, wrong: BoolArray) -> str:
-    """A clause that says so; empty where rows with scores near 0 are wrong too, or all are far.
+    """Return a clause if so; empty if rows with scores near 0 are wrong too, or all are far.
 
     Args:
         wrong: `[slices, rows, head_dim]` on the covered rows.
@@ -306,7 +308,7 @@ def far_scores_words(inputs: Inputs, compared: ComparedOutput, wrong: BoolArray)
 def _score_range(
     inputs: Inputs, compared: ComparedOutput, positions: np.ndarray
 ) -> tuple[Float64Array, Float64Array]:
-    """Smallest and largest visible score of the covered rows of some slices, `[slices, rows]`."""
+    """Return the smallest and largest visible score of covered rows, `[slices, rows]` each."""
     coverage = compared.coverage
     lowest = np.zeros((len(positions), len(coverage.rows)))
     top = np.zeros_like(lowest)
