@@ -101,7 +101,7 @@ def table(rows: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
             "SM fill %": 100 * rows["sm_fill"],
             "thread fill %": 100 * rows["thread_fill"],
             "CTAs": rows["ctas"],
-            **({} if all_useful else {"with keys": rows["useful_ctas"]}),
+            **({} if all_useful else {"CTAs with keys": rows["useful_ctas"]}),
             "CTAs per SM": rows["ctas_per_sm"],
             "waves": rows["waves"],
             "predicted µs": rows["predicted_us"],

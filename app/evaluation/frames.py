@@ -94,8 +94,7 @@ def latencies(
     baselines: Iterable[BaselineTiming],
     known: Sequence[KnownTime] = (),
 ) -> pd.DataFrame:
-    """Return `name`, `median_us`, `low_us`, `high_us`, `origin`, `method`, `color` of every known
-    time.
+    """Return every known time for `app.evaluation.charts.latencies`.
 
     `known` are times of the same problem and GPU in sessions; only the last of each kernel and
     origin is shown.
@@ -116,12 +115,14 @@ def latencies(
         (name[:_NAME_CHARS], t.latency, _known_color(t, grays[i % len(grays)]))
         for i, (name, t) in enumerate(last.items())
     ]
+    return latency_frame(rows)
+
+
+def latency_frame(rows: Iterable[tuple[str, Latency, str]]) -> pd.DataFrame:
+    """Return the columns of `app.evaluation.charts.latencies` of (name, time, colour)."""
     return pd.DataFrame(
-        [
-            (name, x.median_us, x.low_us, x.high_us, x.origin, x.method, hue)
-            for name, x, hue in rows
-        ],
-        columns=["name", "median_us", "low_us", "high_us", "origin", "method", "color"],
+        [(name, x.median_us, x.low_us, x.high_us, x.origin, color) for name, x, color in rows],
+        columns=["name", "median_us", "low_us", "high_us", "origin", "color"],
     )
 
 

@@ -43,7 +43,7 @@ def form(session: Session, place: str) -> None:
             key=f"decision_{name}",
             placeholder="not said",
         )
-    st.button("Keep", key="decision_keep", on_click=_keep, args=(session, place))
+    st.button("Save decision", key="decision_keep", on_click=_keep, args=(session, place))
 
 
 def draw(session: Session) -> None:

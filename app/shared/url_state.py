@@ -257,9 +257,14 @@ def several(
     return tuple(keep(key, value, [], ",".join))
 
 
-def tabs(labels: Sequence[str], key: str) -> Sequence[Any]:
-    """Draw tabs; the URL holds the open one."""
+def tabs(
+    labels: Sequence[str], key: str, renamed: Mapping[str, str] | None = None
+) -> Sequence[Any]:
+    """Draw tabs; the URL holds the open one. `renamed` maps labels of older links to today's."""
     asked = st.query_params.get(key)
+    if renamed and asked in renamed:
+        st.session_state[key] = renamed[asked]
+        del st.query_params[key]
     if asked and asked not in labels and key not in st.session_state:
         note(f"The link asks for {key}={asked}, and there is no such tab: the first one is open.")
     return st.tabs(labels, key=key, on_change="rerun", bind="query-params")

@@ -46,7 +46,7 @@ from engine.search.strategies import StrategyName
 
 TABS = (
     "Winners",
-    "Keep",
+    "Tuned configs",
     "Parallel coordinates",
     "Importance",
     "Slices",
@@ -88,7 +88,7 @@ def draw(
             "No point of this problem has these variants: change the filters above.",
         )
         return
-    tabs = url_state.tabs(TABS, "sweep_tab")
+    tabs = url_state.tabs(TABS, "sweep_tab", {"Keep": "Tuned configs"})
     for tab, title in zip(tabs, TABS, strict=True):
         if not tab.open:
             continue
@@ -101,7 +101,7 @@ def draw(
                 _no_times(rows)
             elif title == "Winners":
                 _winners(rows, final_round)
-            elif title == "Keep":
+            elif title == "Tuned configs":
                 tuned_configs.draw(
                     rows.cached("keep", lambda: _keepable(rows, final_round, strategy))
                 )

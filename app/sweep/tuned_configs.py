@@ -33,7 +33,7 @@ def draw(best: Sequence[TunedConfig]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         if len(best) > 1:
             st.button(
-                f"Keep all {len(changes):,}",
+                f"Keep all {len(changes):,} as tuned configs",
                 key="sweep_keep_all",
                 icon=":material/bookmarks:",
                 on_click=_keep,
@@ -45,8 +45,8 @@ def draw(best: Sequence[TunedConfig]) -> None:
         _line(number, entry, kept.get(_key(entry)))
     if len(best) > _MOST_SHOWN:
         st.caption(
-            f"{len(best) - _MOST_SHOWN:,} more; Keep all includes them. Select a problem or "
-            "variants above to see them."
+            f"{len(best) - _MOST_SHOWN:,} more; the button above keeps them too. Select a problem "
+            "or variants above to see them."
         )
 
 
@@ -58,7 +58,7 @@ def _line(number: int, entry: TunedConfig, kept: TunedConfig | None) -> None:
             st.caption(f"{plain_markdown(entry.describe())}. {_now(kept)}")
         if kept is not None:
             st.button(
-                "Forget",
+                "Forget tuned config",
                 key=f"sweep_forget_{number}",
                 type="tertiary",
                 on_click=_forget,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from app.evaluation.frames import latency_frame
 from app.shared.palette import color_of, reference_color
 from engine.attention.evaluation import Latency
 from engine.base.table import Table
@@ -107,25 +108,16 @@ def _orders(lines: Sequence[Line]) -> list[str]:
 def chart_frame(lines: Sequence[Line]) -> pd.DataFrame:
     """Return the times for `app.evaluation.charts.latencies`, the fastest first."""
     rows = [
-        (each.variant, x.median_us, x.low_us, x.high_us, x.origin, color_of(each.variant))
+        (each.variant, each.latency, color_of(each.variant))
         for each in lines
-        if (x := each.latency) is not None
+        if each.latency is not None
     ]
-    for each in lines:
-        for reference in each.references:
-            x = reference.time.latency
-            rows.append(
-                (
-                    reference.name,
-                    x.median_us,
-                    x.low_us,
-                    x.high_us,
-                    x.origin,
-                    reference_color(reference.name),
-                )
-            )
-    columns = ["name", "median_us", "low_us", "high_us", "origin", "color"]
-    return pd.DataFrame(rows, columns=columns).sort_values("median_us", kind="stable")
+    rows += [
+        (reference.name, reference.time.latency, reference_color(reference.name))
+        for each in lines
+        for reference in each.references
+    ]
+    return latency_frame(rows).sort_values("median_us", kind="stable")
 
 
 def _predicted(seen: Preview | None) -> str:

@@ -1,7 +1,7 @@
-"""CUDA C++ executed on the CPU: translated, built by the C++ compiler, run in a child process.
+"""Execute CUDA C++ on the CPU: translated, built by the C++ compiler, run in a child process.
 
-`build_kernels` makes a library of a source, `Client.run` runs a `Job` on it. Both are imported when
-they are asked for: the child process imports this package and must not wait for NumPy.
+`build_kernels` builds a library from a source, `Client.run` runs a `Job` with it. Both are imported
+on first access, because the child process imports this package and must not wait for NumPy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`.cu` → a shared library for this machine's CPU, from the cache when it was built before."""
+"""Build a shared library for this machine's CPU from a `.cu` file, or take it from the cache."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from engine.cuda_on_host.rewrite import ATTRIBUTE, TranslatedFile, place_cluster
 from engine.cuda_source.sources import FOR_DEVICE, implied, read_sources
 from kernels.variant import CppStandard
 
-DEFAULT_ARCH = "sm_80"  # where nobody names a GPU
+DEFAULT_ARCH = "sm_80"  # if no GPU is given
 PACKAGE = Path(__file__).resolve().parent
 NATIVE_DIR = PACKAGE / "native"
 _ALWAYS_INCLUDED = frozenset(  # by cuda_on_host.h
@@ -48,10 +48,10 @@ class HostLibrary:
     path: Path
     runtime: Path  # the runtime library it was linked with
     source: str  # "v01_fa1_baseline.cu"
-    sources: tuple[str, ...]  # the source and the headers it includes, as error messages name them
+    sources: tuple[str, ...]  # the source and its headers, as named in error messages
     entries: tuple[str, ...]
     check: bool
-    build_s: float  # 0.0 when it came from the cache
+    build_s: float  # 0.0 if from the cache
 
 
 def build_kernels(
@@ -63,15 +63,15 @@ def build_kernels(
     include_folders: Sequence[Path] = (),
     cpp: CppStandard = "c++17",
 ) -> HostLibrary:
-    """Compile `source`, or find it compiled.
+    """Compile `source`, or take it from the cache.
 
     Args:
-        entries: the kernels to launch later: names, or name expressions (`fwd<64, true>`).
+        entries: the kernels to launch: names, or name expressions (`fwd<64, true>`).
         defines: `-D` macros as (name, value).
-        check: the check build instead of the fast one.
-        arch: the target GPU ("sm_90", "sm_90a"): what `__CUDA_ARCH__` says in the source.
-        include_folders: where headers of the kernel are, besides its own folder.
-        cpp: the standard of C++.
+        check: True: the check build; False: the fast build.
+        arch: the target ("sm_90", "sm_90a"), which sets `__CUDA_ARCH__`.
+        include_folders: folders of the kernel's headers, besides its own.
+        cpp: the C++ standard.
 
     Raises:
         CompileError: the source does not compile; the message starts with `file.cu:line` and `log`
@@ -86,7 +86,7 @@ def build_kernels(
     flags = (f"-std={cpp}", *compile_flags(toolchain, check))
     flags += arch_flags([file.text for file in files], arch)
     exports = "".join(f"COH_EXPORT({i}, {entry})\n" for i, entry in enumerate(entries))
-    # In the source and no options, because the runtime's headers come before it.
+    # Macros in the source instead of options, because the runtime's headers come first.
     macros = implied(sources.foreign)
     macros += "".join(f"#define {name} {value}\n" for name, value in defines)
     originals = {file.name: file.text.partition("\n")[2] for file in files}
@@ -102,9 +102,9 @@ def build_kernels(
         for file in files:
             (folder / _TRANSLATED / file.name).write_text(file.text, encoding="utf-8")
         for name, source_file in zip(originals, sources.files, strict=True):
-            # What `#line` names: the compiler's excerpts are of these.
+            # The files that `#line` names, from which the compiler prints excerpts.
             (folder / name).write_text(source_file.text, encoding="utf-8")
-        # Relative names and no trace of the folder: equal sources give equal libraries.
+        # Relative names, so that equal sources give equal libraries in any folder.
         include = headers.place(folder)
         compile_command = [*toolchain.command, *flags, f"-ffile-prefix-map={folder}=."]
         translated = f"{_TRANSLATED}/{main.name}"
@@ -137,9 +137,9 @@ def build_kernels(
 
     def build_both(folder: Path) -> Path:
         _require_unchanged()
-        # The first kernel on a machine needs the runtime too: beside its own build, not before it.
+        # The first kernel on a machine needs the runtime too, which is built in parallel.
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(build_runtime, toolchain)  # linking asks for it again and says what fails
+            pool.submit(build_runtime, toolchain)  # errors are raised when linking needs it
             return build(folder)
 
     path, build_s = find_or_build(f"{source.stem}-{key}", build_both)
@@ -148,12 +148,12 @@ def build_kernels(
     return HostLibrary(path, runtime, source.name, names, tuple(entries), check, build_s)
 
 
-# A build that is there already is looked up by its translation, at every run of a kernel.
+# Each run of a kernel looks its library up by the translated source.
 _translated = functools.lru_cache(maxsize=64)(translate)
 
 
 def build_runtime(toolchain: Toolchain) -> Path:
-    """The runtime library all kernel libraries of a process share."""
+    """Build the runtime library that all kernel libraries of a process share."""
     name = _runtime_name(toolchain)
     if sys.platform == "darwin":
         naming = ["-install_name", f"@rpath/{name}.so"]
@@ -171,7 +171,7 @@ def build_runtime(toolchain: Toolchain) -> Path:
             return output
 
         units = sorted((NATIVE_DIR / "units").glob("*.cpp"))
-        with ThreadPoolExecutor(len(units)) as pool:  # side by side: the first Run waits for them
+        with ThreadPoolExecutor(len(units)) as pool:  # in parallel: the first Run waits
             objects = list(pool.map(compile_unit, units))
         link_command = [*toolchain.command, "-shared", *naming, *objects, "-lpthread", "-lm"]
         run_compiler(link_command, folder, "runtime.so", "the runtime library")
@@ -180,24 +180,24 @@ def build_runtime(toolchain: Toolchain) -> Path:
     return find_or_build(name, build, alone=True)[0]
 
 
-# ---- what every kernel includes ----
+# ---- headers that every kernel includes ----
 
 
 @dataclass(frozen=True, slots=True)
 class _Headers:
-    """The headers before a kernel's text, which GCC reads faster than it compiles them.
+    """The headers before a kernel's text, which GCC can precompile.
 
-    Precompiled they hold the toolkit's headers as well, whose text is then skipped where the source
-    includes them. Clang gains nothing: it preprocesses and compiles the same text again.
+    Precompiled, they contain the toolkit's headers too, which are then skipped in the source. Clang
+    gains nothing, because it compiles the preprocessed text again.
     """
 
     toolchain: Toolchain
     flags: tuple[str, ...]
-    standard: tuple[str, ...]  # before CUDA's keywords, which these do not survive
-    toolkit: tuple[str, ...]  # that the source names
+    standard: tuple[str, ...]  # before CUDA's keywords, whose macros break them
+    toolkit: tuple[str, ...]  # that the source includes
 
     def place(self, folder: Path) -> list[str]:
-        """Put them into a build's folder; the options that include them."""
+        """Write them into a build's folder and return the options that include them."""
         self._write(folder, ())
         options = [f"-I{_TOOLKIT_DIR}", "-I.", "-include", _HEADERS]
         if self.toolchain.family != "gcc":
@@ -222,14 +222,14 @@ class _Headers:
         find_or_build(self._name(), build, alone=True, suffix=".gch")
 
     def _precompile_when_missed_again(self) -> None:
-        """In the background, once there is a second kernel that it would have served."""
+        """Precompile in the background once a second kernel needs the same headers."""
         with _missed_lock:
             missed = _missed_headers[self._name()] = _missed_headers.get(self._name(), 0) + 1
         if missed == 2:
             threading.Thread(target=self._try_to_precompile, name="precompile-headers").start()
 
     def _try_to_precompile(self) -> None:
-        with contextlib.suppress(CompileError, OSError):  # a kernel compiles without it
+        with contextlib.suppress(CompileError, OSError):  # kernels compile without it, too
             self.precompile()
 
     def _name(self) -> str:
@@ -244,14 +244,14 @@ class _Headers:
 
 
 _HEADERS = "attune_headers.h"
-_TRANSLATED = "translated"  # the folder of what is compiled
+_TRANSLATED = "translated"  # folder of the translated source
 _TOOLKIT_DIR = NATIVE_DIR / "toolkit"
 _missed_headers: dict[str, int] = {}
 _missed_lock = threading.Lock()
 
 
 def precompile_headers() -> None:
-    """Those of the ladder's kernels, where the compiler gains by it.
+    """Precompile the headers of the ladder's kernels, if it makes the compiler faster.
 
     Raises:
         CompileError: they do not compile, or cannot be written to the cache.
@@ -273,12 +273,12 @@ def _runtime_name(toolchain: Toolchain) -> str:
 
 
 def export_number(library: HostLibrary, entry: str) -> int:
-    """The number under which a library exports a kernel; -1 where it does not."""
+    """Return the number under which a library exports a kernel; -1 if it does not."""
     return library.entries.index(entry) if entry in library.entries else -1
 
 
 def _require_entries(files: Sequence[TranslatedFile], entries: Sequence[str]) -> None:
-    """A missing entry would otherwise be reported behind the file's last line."""
+    """Report missing entries, which the compiler would report after the file's last line."""
     for entry in entries:
         name = entry.partition("<")[0].rpartition("::")[2].strip()
         if not any(re.search(rf"\b{re.escape(name)}\b", file.text) for file in files):
@@ -316,7 +316,7 @@ def _first_error(source: str, files: Sequence[TranslatedFile], log: str) -> str:
     if match is not None:
         where, message = match[1], match[2]
         names = "|".join(re.escape(file.name) for file in files)
-        # An error in a header of the CPU backend is due to the line that uses it.
+        # An error in a header of the CPU backend is reported at the kernel's line that uses it.
         if files and not re.match(rf"(?:{names}):", where):
             user = re.search(rf"^(?:In file included from )?({names}):\d+", log, re.MULTILINE)
             where = user[0].rpartition(" ")[2] if user is not None else where
@@ -325,10 +325,10 @@ def _first_error(source: str, files: Sequence[TranslatedFile], log: str) -> str:
 
 
 def compile_flags(toolchain: Toolchain, check: bool) -> tuple[str, ...]:
-    """Flags for one kernel's translation unit.
+    """Return flags for one kernel's translation unit.
 
-    The check build is instrumented by the compiler's thread, bounds and alignment sanitizers;
-    the runtime stands in for their libraries.
+    The check build uses the compiler's thread, bounds and alignment sanitizers, with the runtime
+    instead of their libraries.
     """
     flags = [
         "-fPIC",
@@ -345,14 +345,14 @@ def compile_flags(toolchain: Toolchain, check: bool) -> tuple[str, ...]:
         "-fvisibility=hidden",
     ]
     if toolchain.family == "gcc":
-        # GCC would share a template's statics between all kernel libraries of the process, and
-        # would name its options in them, of which `native` is not the same on all cores.
+        # Otherwise GCC shares a template's statics between all kernel libraries of the process, and
+        # records its options, of which `native` differs between cores.
         flags += ["-fno-gnu-unique", "-gno-record-gcc-switches"]
     if toolchain.family == "zig":
         flags.append("-fno-sanitize=undefined")
     if not check:
-        # GCC's unroll-and-jam moves what stands before an inner loop into it: an exponential
-        # for each column of V instead of one for each score.
+        # GCC's unroll-and-jam moves code before an inner loop into it: an exponential for each
+        # column of V instead of one for each score.
         jam = ["-fno-loop-unroll-and-jam"] if toolchain.family == "gcc" else []
         return (*flags, "-O3", *jam)
     flags += ["-DCOH_CHECK", "-O1", "-fno-omit-frame-pointer"]
@@ -362,18 +362,18 @@ def compile_flags(toolchain: Toolchain, check: bool) -> tuple[str, ...]:
     return tuple(flags)
 
 
-# The files that this backend is made of, and whether they are still those it began with.
+# Detects changes of this backend's own files while the process runs.
 #
-# A kernel is compiled with headers from the disk and runs on a runtime and in a child process that
-# may be older: after an update under a running server their structures differ, and a right kernel
-# seems to have an illegal address.
+# A kernel is compiled with headers from the disk, but the runtime and the child process may be
+# older. After an update under a running server their structures differ, and a correct kernel seems
+# to have an illegal address.
 
 CHANGED = "the files of Attune changed since this process began, as by an update: start it again"
 
 
 @functools.lru_cache(maxsize=1)
 def translation_digest() -> str:
-    """Of what turns a source into a library: the runtime, and what changes the source."""
+    """Return a hash of everything that affects a library: the runtime, and the translation."""
     translators = [
         PACKAGE / "instrument.py",
         PACKAGE / "rewrite.py",
@@ -384,12 +384,12 @@ def translation_digest() -> str:
 
 @functools.lru_cache(maxsize=1)
 def digest_at_start() -> str:
-    """Of all files, when this was first asked."""
+    """Return the hash of all files at the first call."""
     return _digest_now()
 
 
 def changed() -> bool:
-    """Whether one of them is another than at the start. Takes some milliseconds."""
+    """Return True if a file has changed since the start. Takes some milliseconds."""
     return _digest_now() != digest_at_start()
 
 
@@ -421,15 +421,16 @@ def _digest(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-# In a source: what it runs depends on the target GPU; and the same where a limit says how.
+# Source text that depends on the target, and comparisons with a limit.
 _OF_ARCH = re.compile(r"__CUDA_ARCH|[cC]luster")
 _COMPARES = re.compile(r"__CUDA_ARCH__ (<|<=|>|>=|==|!=) (\d+)\b")
 _MACRO = re.compile(r"^#define (\w+) \(__CUDA_ARCH__ [^\n]*", re.MULTILINE)
 
 
 def arch_flags(texts: Sequence[str], arch: str) -> tuple[str, ...]:
-    """None where one library serves every GPU; those of `DEFAULT_ARCH` where all that the sources
-    ask of the GPU is as there."""
+    """Return the arch macros; None if one library serves every GPU.
+
+    If all conditions in the sources have the same result as for `DEFAULT_ARCH`, its macros."""
     texts = _without_unused_macros(texts)
     asked = sum(len(_OF_ARCH.findall(text)) for text in texts)
     if not asked:
@@ -441,7 +442,7 @@ def arch_flags(texts: Sequence[str], arch: str) -> tuple[str, ...]:
 
 
 def _without_unused_macros(texts: Sequence[str]) -> list[str]:
-    """A header may say of an arch what this kernel does not ask."""
+    """Return the texts without macros on the arch that this kernel does not use."""
     words = Counter(word for text in texts for word in re.findall(r"\w+", text))
     return [
         _MACRO.sub(lambda macro: "" if words[macro[1]] == 1 else macro[0], text) for text in texts
@@ -449,15 +450,15 @@ def _without_unused_macros(texts: Sequence[str]) -> list[str]:
 
 
 def _side(limits: Sequence[tuple[str, str]], arch: str) -> list[bool]:
-    """Which of `(">=", "800")` and the like hold of an arch."""
+    """Return which comparisons such as `(">=", "800")` are true for an arch."""
     holds = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
     number = int(re.sub(r"\D", "", arch)) * 10
     return [holds[operator](number, int(limit)) for operator, limit in limits]
 
 
 def arch_macros(arch: str) -> tuple[str, ...]:
-    """`-D` options for what nvcc defines about its target: "sm_90a" → `__CUDA_ARCH__` 900 and the
-    macros of its arch-specific instructions."""
+    """Return `-D` options for nvcc's target macros: "sm_90a" → `__CUDA_ARCH__` 900 and the macros
+    of its arch-specific instructions."""
     match = re.fullmatch(r"sm_(\d+)([af]?)", arch)
     if match is None:
         raise CompileError(

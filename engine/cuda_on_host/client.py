@@ -1,8 +1,8 @@
-"""The child process that executes kernels: the jobs it is given, and the client that gives them.
+"""Jobs for the child process that executes kernels, and the client that sends them.
 
 A `Job` is plain data: buffers, and launches that run in order on them. `Client` starts the child,
-sends it jobs and survives crashes of the child. `CpuBackend` makes a job from a launch plan; tests
-and tools that need other buffers than a plan's make their own.
+sends it jobs and survives its crashes. `CpuBackend` makes a job from a launch plan; tests and tools
+that need other buffers make their own.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from engine.cuda_on_host.error_kinds import ErrorKind, status_of
 from engine.cuda_on_host.instrument import ExecutedStatements
 from engine.cuda_on_host.transport import Channel, SharedSegment
 
-# Bytes on either side of a buffer that a kernel can write and that are looked at afterwards; what
-# lies further out cannot be touched at all.
+# Bytes on either side of a buffer that are writable and checked afterwards; memory beyond is not
+# accessible.
 DEFAULT_SLACK_BYTES = 4096
 
 
@@ -47,10 +47,10 @@ Schedule: TypeAlias = Literal["in_order", "random", "reverse"]
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """One piece of global memory.
+    """A buffer in global memory.
 
-    With `data` its bytes are copied in; otherwise it has `size_bytes` bytes, zero or poisoned (NaN
-    in every format, and "uninitialised" to the check build).
+    It has the bytes of `data`, or `size_bytes` bytes that are zero or poisoned (NaN in every
+    format, and uninitialised for the check build).
     """
 
     name: str
@@ -58,12 +58,12 @@ class Buffer:
     size_bytes: int = 0
     fill: Literal["poison", "zero"] = "poison"
     read_only: bool = False
-    returned: bool = False  # its bytes after the first run come back
-    # A buffer of a partial run: `size_bytes` of addresses, of which these pieces, (offset, bytes),
-    # are accessible; `data` and what comes back are the pieces one after the other.
+    returned: bool = False  # its bytes after the first run are returned
+    # For a partial run: `size_bytes` of addresses, of which only these pieces, (offset, bytes), are
+    # accessible; `data` and the returned bytes are the concatenated pieces.
     pieces: tuple[tuple[int, int], ...] | None = None
-    each_launch: bool = False  # `data` is copied in again before each run of all launches
-    opens_itself: bool = False  # without pieces: what is touched becomes accessible
+    each_launch: bool = False  # `data` is restored before each run of all launches
+    opens_itself: bool = False  # without pieces: pages become accessible on first access
 
     @property
     def bytes(self) -> int:
@@ -79,8 +79,8 @@ class KernelLaunch:
     block: tuple[int, int, int]
     args: tuple[Argument, ...]
     dynamic_smem_bytes: int = 0
-    ctas: tuple[int, ...] | None = None  # linear indices of those that run; None: all
-    # CTAs of a cluster, where the launch says it; None: what the kernel's __cluster_dims__ say.
+    ctas: tuple[int, ...] | None = None  # linear indices of CTAs to run; None: all
+    # Cluster size of the launch; None: the kernel's __cluster_dims__.
     cluster: tuple[int, int, int] | None = None
 
 
@@ -96,7 +96,8 @@ class Job:
     repeat: bool = False  # run everything twice and compare the returned buffers
     slack_bytes: int = DEFAULT_SLACK_BYTES
     inside: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # pointers into buffers
-    # Run each CTA of the one launch until it touches a closed part of a buffer, and say where.
+    # Run each CTA of the only launch until it accesses an inaccessible part of a buffer, and return
+    # where.
     probe: bool = False
 
 
@@ -109,17 +110,17 @@ class JobResult:
 
     status: Status
     reason: str = ""  # one sentence with file.cu:line, CTA and thread where known
-    log: str = ""  # what the kernel printed, or the process's last words
+    log: str = ""  # the kernel's output, or the last output of the process
     returned: Mapping[str, npt.NDArray[np.uint8]] = field(default_factory=dict)
     changed_inputs: tuple[str, ...] = ()
     repeatable: bool = True
     guards_intact: bool = True
     execution_ms: float | None = None  # wall time of all launches of the first run
-    touched: tuple[tuple[str, int] | None, ...] = ()  # of a probe: (buffer, byte) of each CTA
+    touched: tuple[tuple[str, int] | None, ...] = ()  # for a probe: (buffer, byte) of each CTA
     executed: ExecutedStatements | None = None  # in the check build
-    warnings: tuple[str, ...] = ()  # suspicious, though it ran; in the check build
-    kind: ErrorKind | None = None  # of an error that the runtime names
-    warning_kinds: tuple[ErrorKind, ...] = ()  # of the warnings
+    warnings: tuple[str, ...] = ()  # for a launch that passed; in the check build
+    kind: ErrorKind | None = None  # kind of an error that the runtime detects
+    warning_kinds: tuple[ErrorKind, ...] = ()  # kinds of the warnings
     round_trip_ms: float | None = None  # from the caller to the child and back, execution included
 
     @property
@@ -128,26 +129,25 @@ class JobResult:
 
     @property
     def code(self) -> str:
-        """The error's code; empty where it has none."""
+        """Return the error's code; empty if it has none."""
         return self.kind or ""
 
     def extended(self, kind: type[Result], **changes: Any) -> Result:
-        """The same as a `kind` that has more fields, with these in place of its own; the bytes that
-        came back go."""
+        """Return a result of class `kind` with more fields, and without the returned bytes."""
         shared = {each.name: getattr(self, each.name) for each in fields(JobResult)}
         return kind(**shared | {"returned": {}} | changes)
 
 
-# How much memory a job takes.
+# Memory of a job.
 
 
-# In the check build, of what a kernel writes and of what it reads among that: native/runtime.h.
+# Shadow memory in the check build, for written and read bytes: native/runtime.h.
 _BYTES_PER_WRITTEN_BYTE = 8
 _BYTES_PER_READ_BYTE = 16
 
 
 def bytes_needed(job: Job) -> int:
-    """Both processes together: buffers, the shared segment, the caller's copies of what returns."""
+    """Return the bytes of both processes: buffers, shared segment, the caller's returned copies."""
     needed = 0
     for buffer in job.buffers:
         needed += buffer.bytes
@@ -162,25 +162,25 @@ def bytes_needed(job: Job) -> int:
     return needed
 
 
-_ALIGNMENT = 64  # of arrays in the shared segment
-_KILL_GRACE_S = 2.0  # for the child to say which line was running at the time limit
+_ALIGNMENT = 64  # of arrays in the shared segment, in bytes
+_KILL_GRACE_S = 2.0  # time for the child to report the running line after the time limit
 _MAX_LIBRARIES = 2000  # a process may have 65,530 mappings on Linux, and a library takes several
 _KEPT_SEGMENT_BYTES = 256 << 20
 _SMALL_JOB_BYTES = 32 << 20
 _LOG_TAIL_BYTES = 16 << 10
-MOST_PRINTED_BYTES = 64 << 20  # by one job; a kernel may print without end
+MOST_PRINTED_BYTES = 64 << 20  # of one job; a kernel may print endlessly
 _LOOK_S = 0.1
 _PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 
 
 def worker_threads() -> int:
-    """`ATTUNE_CPU_THREADS`, else the number of processors."""
+    """Return `ATTUNE_CPU_THREADS`, else the number of processors."""
     chosen = os.environ.get("ATTUNE_CPU_THREADS", "")
     return int(chosen) if chosen.isdigit() and int(chosen) > 0 else os.cpu_count() or 1
 
 
 class _Process:
-    """One running child and what is shared with it."""
+    """A running child process and the memory shared with it."""
 
     def __init__(self, workers: int, most_printed_bytes: int) -> None:
         self._most_printed_bytes = most_printed_bytes
@@ -201,7 +201,7 @@ class _Process:
                 stdin=subprocess.DEVNULL,
                 stdout=self.output,
                 stderr=self.output,
-                start_new_session=True,  # Ctrl-C is for the caller
+                start_new_session=True,  # Ctrl-C only interrupts the caller
                 env=os.environ
                 | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), search_path]))},
             )  # fmt: skip
@@ -212,7 +212,7 @@ class _Process:
         self._watcher.start()
 
     def _watch_output(self) -> None:
-        """End the child when what it prints would fill the disk."""
+        """End the child if its output would fill the disk."""
         while not self._ended.wait(_LOOK_S):
             with contextlib.suppress(OSError, ValueError):  # closed meanwhile
                 if os.fstat(self.output.fileno()).st_size > self._most_printed_bytes:
@@ -221,10 +221,10 @@ class _Process:
                     return
 
     def stop(self) -> int:
-        """End it and release everything; the exit code it had, or -9 when it was still alive."""
+        """End the child, release everything and return its exit code, -9 if it was running."""
         self._ended.set()
         self.channel.close()
-        if os.getpid() == self.owner:  # a forked copy must leave the original's child alone
+        if os.getpid() == self.owner:  # a forked process must not end the child
             self.process.kill()
             self.process.wait()
             self._watcher.join()
@@ -233,19 +233,20 @@ class _Process:
         return self.process.returncode or 0
 
     def printed(self) -> str:
-        """The end of what the child and its kernels printed since the last call."""
+        """Return the end of the output of the child and its kernels since the last call."""
         size = os.fstat(self.output.fileno()).st_size
         tail = os.pread(self.output.fileno(), _LOG_TAIL_BYTES, max(0, size - _LOG_TAIL_BYTES))
         if os.getpid() == self.owner:
             os.ftruncate(self.output.fileno(), 0)
-            os.lseek(self.output.fileno(), 0, os.SEEK_SET)  # the child shares the position
+            os.lseek(self.output.fileno(), 0, os.SEEK_SET)  # the child shares the file position
         return tail.decode("utf-8", "replace").strip()
 
 
 class Client:
     """Runs jobs one at a time in a child process that is started when needed.
 
-    Threads may share a client. After an error the child is replaced: its memory may be damaged.
+    Threads may share a client. After an error the child is replaced, because its memory may be
+    damaged.
     """
 
     def __init__(
@@ -259,8 +260,8 @@ class Client:
         Args:
             workers: host threads that run CTAs; `ATTUNE_CPU_THREADS` or the number of processors
                 when not given.
-            free_bytes: memory that a job may take; None where that is unknown.
-            most_printed_bytes: what one job may print: more would fill the disk.
+            free_bytes: limit of a job's memory; None: unknown.
+            most_printed_bytes: limit of a job's output.
         """
         build.digest_at_start()
         self._workers = workers or worker_threads()
@@ -270,10 +271,10 @@ class Client:
         self._finalizer: weakref.finalize[..., Client] | None = None
 
     def run(self, job: Job, timeout_s: float = 60.0) -> JobResult:
-        """Run the job; failures come back as a status with a reason."""
+        """Run the job; failures are returned as a status with a reason."""
         with self._lock:
             needed = bytes_needed(job)
-            # A small job fits in any case, and looking takes longer than running it.
+            # A small job always fits, and the check takes longer than the job.
             free = self._free_bytes() if needed > _SMALL_JOB_BYTES else None
             if free is not None and needed > free:
                 return _out_of_memory(needed, f"{_size(free)} are free")
@@ -283,7 +284,7 @@ class Client:
                 self._stop()
                 return _out_of_memory(needed, "the system refused to give it")
             except BaseException:
-                self._stop()  # an answer that nobody took must not become the next job's
+                self._stop()  # an unread answer must not be taken for the next job's
                 raise
 
     def close(self) -> None:
@@ -293,7 +294,7 @@ class Client:
 
     @property
     def process_id(self) -> int | None:
-        """Process id of the running child; None without one."""
+        """Return the process id of the running child; None if there is none."""
         process = self._process
         return process.process.pid if process is not None else None
 
@@ -364,7 +365,7 @@ class Client:
 
     def _running_process(self) -> _Process:
         process = self._process
-        if process is not None and process.owner != os.getpid():  # this is a forked copy
+        if process is not None and process.owner != os.getpid():  # this is a forked process
             self._process = process = None
         if process is not None and process.process.poll() is not None:
             self._stop()
@@ -462,7 +463,7 @@ def _line_table(library: Path) -> LineTable:
 
 
 def _where(library: HostLibrary, place: dict[str, Any]) -> str:
-    """`file.cu:line`, or nothing when it is not known."""
+    """Return `file.cu:line`, or an empty text if unknown."""
     if place["file"]:
         return f"{Path(place['file']).name}:{place['line']}"
     if not place["program_counter"]:
@@ -472,7 +473,7 @@ def _where(library: HostLibrary, place: dict[str, Any]) -> str:
 
 
 def _sentence(library: HostLibrary, failure: dict[str, Any]) -> str:
-    """An error, or a warning, with its line, CTA and thread where they are known."""
+    """Return an error or warning with its line, CTA and thread if known."""
     where = _where(library, failure["place"]) or library.source
     other = _where(library, failure["other_place"]) or "an unknown line"
     thread = ""
@@ -497,7 +498,7 @@ def _executed(answer: dict[str, Any]) -> ExecutedStatements | None:
 def _encode_job(
     job: Job, timeout_s: float
 ) -> tuple[dict[str, Any], dict[str, tuple[int, int]], int]:
-    """(request, where returned buffers will lie as (offset, size), bytes of the segment)."""
+    """Return (request, (offset, size) of each returned buffer, bytes of the segment)."""
     size = 0
     returns: dict[str, tuple[int, int]] = {}
 
@@ -535,7 +536,7 @@ def _encode_job(
 
 
 def _told(noun: Buffer | Job | KernelLaunch, *names: str) -> dict[str, Any]:
-    """What the child is told under the names that it has here."""
+    """Return fields that are sent to the child under their own names."""
     return {name: getattr(noun, name) for name in names}
 
 

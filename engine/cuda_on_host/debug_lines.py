@@ -1,9 +1,9 @@
-"""Program counter → `file:line`, from the DWARF line table of an ELF library.
+"""Find `file:line` of a program counter in the DWARF line table of an ELF library.
 
-The compiler's instrumentation and the fault handler know only addresses. Reading the table here
-(versions 2 to 4, which `-gdwarf-4` makes every supported compiler write) needs no tool that comes
-with one compiler and not with another. Source: DWARF Debugging Information Format, version 4,
-section 6.2. A library in another format has no table, and errors then carry no line.
+The compiler's instrumentation and the fault handler only know addresses. Reading the table
+(versions 2 to 4, which all supported compilers write with `-gdwarf-4`) avoids tools that not every
+compiler has. Source: DWARF Debugging Information Format, version 4, section 6.2. For a library in
+another format, errors have no line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LineTable:
 
     @classmethod
     def load(cls, library: Path) -> LineTable:
-        """Read the table; empty when the library has none that is understood."""
+        """Read the table; empty if the library has none that can be read."""
         try:
             section = _elf_section(library.read_bytes(), b".debug_line")
             return cls(list(_rows(section)))
@@ -41,10 +41,10 @@ class LineTable:
             return cls([])
 
     def find(self, program_counter: int, sources: Collection[str]) -> tuple[str, int] | None:
-        """The line at `program_counter`, a return address relative to the load address.
+        """Return the line at `program_counter`, a return address relative to the load address.
 
-        Code inlined from a file outside `sources` (the runtime's headers) counts as the nearest
-        line before it that is in one of them.
+        For code inlined from a file that is not in `sources` (the runtime's headers), the nearest
+        line before it in one of them.
         """
         position = bisect.bisect_right(self._addresses, program_counter - 1) - 1
         while position >= 0 and not self._rows[position].ends_sequence:
@@ -125,14 +125,14 @@ def _unit_rows(reader: _Reader, version: int, end: int) -> Iterator[_Row]:
     program_begin = reader.position + header_length
     min_instruction = reader.unpack("B")
     if version >= 4:
-        reader.unpack("B")  # operations per instruction: 1 on every machine we run on
+        reader.unpack("B")  # operations per instruction: 1 on all supported machines
     reader.unpack("B")  # whether rows start as statements
     line_base = reader.unpack("b")
     line_range = reader.unpack("B")
     opcode_base = reader.unpack("B")
     operand_counts = [reader.unpack("B") for _ in range(opcode_base - 1)]
     while reader.text():
-        pass  # directories: file names alone tell our files apart
+        pass  # directories: file names are unique
     files = [""]  # numbered from 1
     while name := reader.text():
         files.append(Path(name).name)
@@ -174,6 +174,6 @@ def _unit_rows(reader: _Reader, version: int, end: int) -> Iterator[_Row]:
             address += (255 - opcode_base) // line_range * min_instruction
         elif opcode == 9:
             address += reader.unpack("H")
-        else:  # columns, statement flags and whatever else: skip its operands
+        else:  # columns, statement flags and others: skip operands
             for _ in range(operand_counts[opcode - 1]):
                 reader.unsigned_leb()

@@ -1,7 +1,7 @@
 """Errors and warnings of a host execution: their codes, and the messages for unsupported CUDA
 features.
 
-The values are what the runtime library (`native/`) says before its sentence; a test compares them.
+The values are prefixes of the runtime library's (`native/`) sentences; a test compares them.
 """
 
 from __future__ import annotations
@@ -95,19 +95,19 @@ _BOUNDS = frozenset(
 
 
 def status_of(kind: ErrorKind) -> Status:
-    """The status of a run that ended with an error of this kind."""
+    """Return the status of a run that ended with an error of this kind."""
     if kind in _RACES:
         return Status.RACE
     return Status.OUT_OF_BOUNDS if kind in _BOUNDS else Status.LAUNCH_ERROR
 
 
-# What CUDA has and the CPU backend lacks: the sentence that a host compiler's error becomes.
+# CUDA features that the CPU backend lacks: sentences for errors of the host compiler.
 
 CPU_VERSION = (
     "write it otherwise, or give the CPU a version of its own under #if defined(__CUDA_ON_HOST__)"
 )
 
-# In the line of source or in the compiler's message -> (what it is, what to do).
+# Pattern in the source line or the compiler's message -> (feature, remedy).
 _KNOWN = (
     (
         r"\bcluster_group\b|\bthis_cluster\b|\b__cluster\w+\(",
@@ -176,12 +176,12 @@ _OF_CUDA = re.compile(r"(?:__|cuda|nvcuda|cooperative_groups|cg::|CU|nv_|h2?[a-z
 
 
 def explain(where: str, message: str, sources: Mapping[str, str]) -> str:
-    """The compiler's first error as a sentence.
+    """Return the compiler's first error as a sentence.
 
     Args:
         where: "file.cu:12".
-        message: what the compiler says about it.
-        sources: text of the kernel's files by name; a `#line 1` stands before the original's lines.
+        message: the compiler's message.
+        sources: text of the kernel's files by name; a `#line 1` precedes the original's lines.
     """
     file, _, line = where.rpartition(":")
     lines = sources.get(file, "").partition(f'#line 1 "{file}"\n')[2].splitlines()

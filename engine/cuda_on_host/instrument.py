@@ -1,13 +1,12 @@
-"""What the check build adds to a kernel's source, and which statements ran by its marks.
+"""Instrument a kernel's source for the check build, and tell which statements were executed.
 
-Both are done to the preprocessed text and on the lines that are there, so that no optimisation has
-blurred what belongs to which line. A *mark* is set when control reaches it; statements that follow
-each other with nothing between them that could leave share one. A local variable gets the pattern
-of `native/host_checks.h`: whatever the registers of a GPU hold, a kernel that gives another answer
-for another pattern has used it.
+The preprocessed text is changed within its lines, before any optimisation, so that every line is
+exact. A *mark* is set when control reaches it; consecutive statements that always run together
+share one. Local variables are initialised with a pattern of `native/host_checks.h`: a kernel whose
+output depends on the pattern uses an uninitialised variable.
 
-The parser knows statements and declarations as far as it needs to find their ends; what it does not
-understand stays as it is, without a mark.
+The parser finds the ends of statements and declarations; what it does not understand is left
+unchanged, without a mark.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from engine.base.units import line_ranges
 from engine.cuda_on_host.ptx.grammar import Token, read_tokens
 from engine.cuda_source.host_code import COMMENT_OR_LITERAL
 
-# Which statements of a kernel's source ran, as the check build saw it.
+# Executed statements of a kernel's source, from the check build.
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutedStatements:
-    """The statements of one build, and those that were reached."""
+    """The statements of one build, and those that were executed."""
 
     # (mark, file, first line, last line); statements that run together share a mark
     statements: tuple[tuple[int, str, int, int], ...]
     not_compiled: tuple[tuple[str, int, int], ...]  # (file, first line, last line), by `#if`
-    marks: frozenset[int]  # of what ran
+    marks: frozenset[int]  # marks that were reached
 
     def __or__(self, other: ExecutedStatements) -> ExecutedStatements:
-        """What ran in one execution or in the other, of the same build."""
+        """Combine two executions of the same build."""
         return ExecutedStatements(self.statements, self.not_compiled, self.marks | other.marks)
 
 
@@ -43,9 +42,9 @@ MAX_MARKS = 16384  # coh::MAX_MARKS of native/host_runtime.h
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _CLASS_KEYWORDS = ("struct", "class", "union", "enum")
 _WITH_HEADER = ("if", "for", "while", "switch")
-# Statements that run nothing where they stand.
+# Statements that execute nothing.
 _NOT_EXECUTED = ("using", "typedef", "static_assert", "constexpr", "extern", *_CLASS_KEYWORDS)
-# Not the beginning of a variable's type.
+# Words that do not begin a variable's type.
 _NO_TYPE = frozenset(
     "return break continue goto case default throw delete new static const asm __asm __asm__ else "
     "this operator template auto using typedef static_assert constexpr extern struct class union "
@@ -58,7 +57,7 @@ _TYPE_WORDS = frozenset(
 
 @dataclass
 class _Notes:
-    """What was added, and where."""
+    """The added code and the source map."""
 
     inserted: list[tuple[int, str]] = field(default_factory=list)  # (position in the text, code)
     statements: list[tuple[int, str, int, int]] = field(default_factory=list)
@@ -79,7 +78,7 @@ def instrument(text: str, sources: Mapping[str, str]) -> str:
         line, name), which are numbered in this order.
     """
     length = {name: source.count("\n") + 1 for name, source in sources.items()}
-    # What the build appends to the source stands behind its last line.
+    # The code that the build appends comes after the source's last line.
     tokens = [t for t in read_tokens(text, sources) if t.line <= length[t.file]]
     notes = _Notes()
     _Parser(tokens, notes).definitions(0, len(tokens))
@@ -121,11 +120,11 @@ class _Parser:
         return token.text if token is not None and token.kind in ("word", "other") else ""
 
     def _behind(self, at: int) -> int:
-        """The number of the token behind the bracket at `at`."""
+        """Return the number of the token after the closing bracket of the one at `at`."""
         return self._closing.get(at, len(self._tokens)) + 1
 
     def _end_of_statement(self, at: int, end: int) -> int:
-        """The number of the semicolon that ends what begins at `at`, or of `end`."""
+        """Return the number of the semicolon that ends the statement at `at`, or `end`."""
         while at < end and self._text(at) != ";":
             at = self._behind(at) if self._text(at) in _BRACKETS else at + 1
         return at
@@ -133,7 +132,8 @@ class _Parser:
     # ---- namespaces, classes and functions ----
 
     def definitions(self, at: int, end: int) -> None:
-        """The functions among tokens `at` to `end`, which stand outside of any function."""
+        """Instrument the functions among tokens `at` to `end`, which are outside of any
+        function."""
         begin = at
         while at < end:
             text = self._text(at)
@@ -149,7 +149,7 @@ class _Parser:
                     begin = at
 
     def _head(self, at: int, end: int) -> list[str]:
-        """The words before a brace, less what stands in parentheses and `template <...>`."""
+        """Return the words before a brace, without parentheses and `template <...>`."""
         words: list[str] = []
         while at < end:
             if self._text(at) == "template" and self._text(at + 1) == "<":
@@ -174,14 +174,14 @@ class _Parser:
     # ---- statements ----
 
     def _block(self, opened: int, closed: int) -> None:
-        """The statements between two braces."""
+        """Instrument the statements between two braces."""
         at = opened + 1
-        mark = None  # of the statements before, as long as nothing can have left
+        mark = None  # shared with the statements before if control cannot have left
         while at < closed:
             at, mark = self._statement(at, closed, mark)
 
     def _statement(self, at: int, end: int, mark: int | None) -> tuple[int, int | None]:
-        """The statement at `at`: (the token behind it, the mark its successor shares)."""
+        """Instrument the statement at `at`; return (next token, mark that its successor shares)."""
         text = self._text(at)
         if text == ";":
             return at + 1, mark
@@ -213,7 +213,7 @@ class _Parser:
         return semicolon + 1, None if leaves else mark
 
     def _nested(self, before: int, end: int) -> int:
-        """The statement that belongs to a loop or an if, whose header ends with token `before`."""
+        """Instrument the statement of a loop or an if, whose header ends with token `before`."""
         at = before + 1
         if self._text(at) == "{" or at >= end:
             return self._statement(at, end, None)[0] if at < end else at
@@ -223,7 +223,7 @@ class _Parser:
         return at
 
     def _insert(self, behind: int, code: str) -> None:
-        # Behind the token before, because a pragma may stand between that and the statement.
+        # After the previous token, because a pragma may come between it and the statement.
         self._notes.inserted.append((self._tokens[behind].end, code))
 
     def _mark(self, first: int, last: int, mark: int | None) -> int:
@@ -240,8 +240,9 @@ class _Parser:
         return mark
 
     def _fill_locals(self, at: int, semicolon: int) -> None:
-        """Of `type name[n], other;`, each variable; nothing where it is another statement. What is
-        given a value begins here all the same."""
+        """Initialise each variable of `type name[n], other;`; do nothing for another statement.
+
+        The lifetime of variables with an initialiser is recorded, too."""
         at += self._text(at) == "const"
         type_end = at + 1 if self._text(at) == "auto" else self._end_of_type(at)
         if type_end is None:
@@ -275,7 +276,7 @@ class _Parser:
             self._insert(semicolon, f" coh::begin_local({self._tokens[name].text});")
 
     def _end_of_type(self, at: int) -> int | None:
-        """The token behind a type's name; None when no type stands here."""
+        """Return the token after a type's name; None if there is no type."""
         if self._tokens[at].kind != "word" or self._text(at) in _NO_TYPE:
             return None
         words = 0
@@ -306,7 +307,7 @@ class _Parser:
         return at
 
 
-# ---- lines that the preprocessor left out ----
+# ---- lines that the preprocessor removed ----
 
 _COMMENT_OR_LITERAL = re.compile(COMMENT_OR_LITERAL, re.DOTALL)
 _DIRECTIVE = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
@@ -315,7 +316,7 @@ _DIRECTIVE = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
 def _not_compiled(
     tokens: Sequence[Token], sources: Mapping[str, str]
 ) -> list[tuple[str, int, int]]:
-    """(file, first line, last line) of the branches of `#if` of which nothing was left."""
+    """Return (file, first line, last line) of `#if` branches without any token."""
     kept: dict[str, set[int]] = {name: set() for name in sources}
     for token in tokens:
         kept[token.file].add(token.line)
@@ -328,7 +329,7 @@ def _not_compiled(
 
 
 def _branches(source: str) -> list[list[int]]:
-    """The lines of code of each branch of `#if`, without those of branches inside of it."""
+    """Yield the code lines of each `#if` branch, without those of nested branches."""
 
     def blank(match: re.Match[str]) -> str:
         text = match[0]

@@ -1,15 +1,15 @@
-"""`.cu` source → C++ a host compiler takes. Only these change, and every line stays in place.
+"""Translate `.cu` source to C++ for the host compiler. Line numbers are kept; only these change:
 
-- `__shared__` declarations become the macros of `native/host_keywords.h`, because a static array of
-  a CTA has no counterpart in C++. A declaration that is not understood is an error, never a guess.
-- `#include` of a header of the project names its translated copy, and one of the host's libraries
-  is left out: what device code needs of them stands before the source.
+- `__shared__` declarations become macros of `native/host_keywords.h`, because C++ has no equivalent
+of
+  a CTA's static array. A declaration that is not understood is an error.
+- `#include` of a project header names its translated copy, and includes of host libraries are left
+  out: the parts that device code needs come before the source.
 
-Inline PTX is no matter of this module: it is executed (`engine.cuda_on_host.ptx`, after the
-preprocessor), so that what runs here is what ships. `__CUDA_ON_HOST__` is defined in the CPU build
-all the same. It is a way out for PTX that the CPU backend does not execute: a version for the CPU
-under `#if defined(__CUDA_ON_HOST__)` (`native/cuda_on_host.h` shows one). What stands in its #else
-is then checked by nobody, so the kernels of the ladder do without.
+Inline PTX is executed (`engine.cuda_on_host.ptx`, after the preprocessor), so that the code that
+runs here is the code that ships. For PTX that the CPU backend does not execute, a kernel may have a
+version for the CPU under `#if defined(__CUDA_ON_HOST__)` (see `native/cuda_on_host.h`). Its #else
+is then not checked, so the ladder's kernels do not use it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def translate(sources: Sources) -> tuple[TranslatedFile, ...]:
     def include(match: re.Match[str]) -> str:
         if match["path"] in names:
             return f'{match["before"]}"{names[match["path"]]}"'
-        return "" if is_left_out(match["path"], sources) else match[0]  # the compiler says the rest
+        return "" if is_left_out(match["path"], sources) else match[0]  # others: the compiler
 
     return tuple(
         TranslatedFile(
@@ -96,7 +96,7 @@ def rewrite_shared(text: str, name: str) -> str:
 
 
 def _function_bodies(code: str) -> list[tuple[int, int]]:
-    """Where braces open and close that are no namespace's."""
+    """Return where braces open and close, except those of namespaces."""
     bodies: list[tuple[int, int]] = []
     is_scope: list[bool] = []
     for brace in re.compile(r"[{}]").finditer(code):
@@ -112,7 +112,7 @@ def _function_bodies(code: str) -> list[tuple[int, int]]:
 
 
 def _end_of_statement(code: str, at: int) -> int:
-    """The `;` from `at` on that stands in no braces; the end of the text without one."""
+    """Return the next `;` outside braces from `at` on; the end of the text without one."""
     depth = 0
     for match in re.compile(r"[;{}]").finditer(code, at):
         depth += (match[0] == "{") - (match[0] == "}")
@@ -127,8 +127,8 @@ class _Body:
 
     keyword: str  # "struct", with its attributes
     begin: int  # of the keyword
-    end: int  # behind the closing brace
-    members: str  # in braces
+    end: int  # after the closing brace
+    members: str  # with braces
     name: str
 
     @classmethod
@@ -143,7 +143,7 @@ class _Body:
         )
 
     def without(self, code: str, begin: int, end: int) -> str:
-        """The declaration with a type's name in the place of the definition."""
+        """Return the declaration with the type's name instead of its definition."""
         return f"{code[begin : self.begin]}{self.name}{code[self.end : end]}"
 
     def definition(self) -> str:
@@ -163,7 +163,8 @@ class _Call:
 
 
 def _for_file_scope(calls: list[_Call], code: str, line: int, file: str) -> str:
-    """Outside of functions there is no CTA yet: the name becomes a macro that finds it."""
+    """Outside functions there is no CTA yet, so the name becomes a macro that finds the
+    variable."""
     lines = []
     for call in calls:
         if re.search(_DECLARED_AGAIN.format(call.name), code):
@@ -182,7 +183,7 @@ _STRUCT = re.compile(
     r"\b(?P<keyword>(?:struct|union|class)(?:\s+(?:__align__|alignas)\s*\([^()]*\))?)"
     r"\s*(?P<name>[A-Za-z_]\w*)?\s*\{"
 )
-# A parameter or another variable of the name.
+# A parameter or another variable with the same name.
 _DECLARED_AGAIN = (
     r"\b(?:(?:float|int|char|uint|half|bfloat16|double|void|unsigned|auto|element|T|short)"
     r"\w*\s*[*&]|\*\s*__restrict__)\s*{}\b"
@@ -209,7 +210,7 @@ _DECLARATOR = re.compile(
 
 
 def _macros(declaration: re.Match[str]) -> list[_Call] | None:
-    """The macro calls for one declaration; None when a declarator is not plain."""
+    """Return the macro calls for one declaration; None if a declarator is not plain."""
     dynamic = declaration["extern"] or declaration["extern_after"]
     alignment = declaration["align_before"] or declaration["align_after"] or "1"
     calls = []
@@ -222,7 +223,7 @@ def _macros(declaration: re.Match[str]) -> list[_Call] | None:
             arguments = f"{match['name']}, {element}"
             calls.append(_Call("COH_DYNAMIC_SHARED", match["name"], _on_one_line(arguments)))
             continue
-        # Parentheses keep a comma inside a dimension from splitting the macro's arguments.
+        # Parentheses, because a comma in a dimension would split the macro's arguments.
         dimensions = re.sub(r"\[(.*?)\]", r"[(\1)]", match["dimensions"], flags=re.DOTALL)
         own_alignment = match["align"] or alignment
         arguments = f"{own_alignment}, {match['name']}, {dimensions}, {element}"
@@ -248,7 +249,7 @@ def _split_commas(text: str) -> list[str]:
 
 
 def _blank_out(text: str) -> str:
-    """The same text with everything that is not code blank, position by position."""
+    """Return the text with everything but code blanked, at the same positions."""
 
     def blank(match: re.Match[str]) -> str:
         blanked = re.sub(r"[^\n]", " ", match[0])
@@ -257,30 +258,30 @@ def _blank_out(text: str) -> str:
     return NOT_CODE.sub(blank, text)
 
 
-# `__cluster_dims__(x, y, z)` of a preprocessed kernel: what tells a launch its clusters.
+# `__cluster_dims__(x, y, z)` of a preprocessed kernel, which sets a launch's cluster size.
 #
-# The dimensions may be any constant expression, a template's parameters included. They become the
-# kernel's first statement, which writes them and returns when a launch asks (`asked_for_cluster` of
-# `native/host_keywords.h`), and each kernel that has them gets a function that asks.
+# The dimensions may be any constant expression, also of template parameters. They become the
+# kernel's first statement, which writes them and returns if a launch asks for them
+# (`asked_for_cluster` of `native/host_keywords.h`); each such kernel gets a function that asks.
 
 ATTRIBUTE = "__cluster_dims__"
-_KEPT = re.compile(r"\bCOH_CLUSTER_DIMS\s*\(")  # what that macro becomes
+_KEPT = re.compile(r"\bCOH_CLUSTER_DIMS\s*\(")  # the expanded macro
 _KERNEL_NAME = re.compile(r"(\w+)\s*$")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterKernels:
-    """A source whose kernels with clusters can be asked for them."""
+    """A source whose kernels with clusters tell their dimensions."""
 
     text: str
     kernels: frozenset[str]  # their names
 
     def of(self, entry: str) -> bool:
-        """Whether an entry (`fwd<64, true>`) is one of them."""
+        """True if an entry (`fwd<64, true>`) is one of them."""
         return entry.partition("<")[0].rpartition("::")[2].strip() in self.kernels
 
     def exports(self, entries: Sequence[str]) -> str:
-        """C++ behind the source: `coh_cluster_N` of the entries with clusters."""
+        """Return C++ to append to the source: `coh_cluster_N` of the entries with clusters."""
         return "".join(
             f'\nextern "C" __attribute__((visibility("default"))) void coh_cluster_{number}'
             "(uint32_t *dims, void **values) { coh_module.asks_for_cluster = dims; "
@@ -291,7 +292,7 @@ class ClusterKernels:
 
 
 def place_cluster_dims(text: str) -> ClusterKernels:
-    """Move the dimensions into the kernels' bodies; lines stay in place.
+    """Move the dimensions into the kernels' bodies; line numbers are kept.
 
     Args:
         text: the output of `-E`.
@@ -304,7 +305,7 @@ def place_cluster_dims(text: str) -> ClusterKernels:
         edits.append((attribute.start(), end, "\n" * text.count("\n", attribute.start(), end)))
         name = _KERNEL_NAME.search(text, end, parameters)
         if body is None or name is None:
-            continue  # a declaration: the definition says it again
+            continue  # a declaration: the definition repeats it
         kernels.add(name[1])
         dims = " ".join(text[attribute.end() : end - 1].split())
         edits.append((body + 1, body + 1, f" if (coh::asked_for_cluster({dims})) return;"))
@@ -314,7 +315,8 @@ def place_cluster_dims(text: str) -> ClusterKernels:
 
 
 def _behind(text: str, at: int) -> int:
-    """Behind the parenthesis that closes the one at `at`; the end of the text without one."""
+    """Return the position after the parenthesis that closes the one at `at`, else the text's
+    end."""
     depth = 0
     for match in re.compile(r"[()]").finditer(text, at):
         depth += 1 if match[0] == "(" else -1
@@ -324,7 +326,7 @@ def _behind(text: str, at: int) -> int:
 
 
 def _body(text: str, at: int) -> tuple[int | None, int]:
-    """(brace that opens the function declared at `at`, parenthesis that opens its parameters)."""
+    """Return (opening brace, opening parenthesis) of the function declared at `at`."""
     parameters = at
     while match := re.compile(r"[(;{]").search(text, at):
         if match[0] != "(":

@@ -1,7 +1,7 @@
 """ctypes mirror of the runtime library. Used in the child process only; standard library only.
 
-It answers one request at a time and exits when its parent is gone. Standard library only, so that
-it starts quickly after a crash.
+It answers one request at a time and exits when its parent ends. Only the standard library is used,
+so that it starts quickly after a crash.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Parameter(ctypes.Structure):
 
 
 class Runtime:
-    """The runtime library. Load it before any kernel library: those resolve against it."""
+    """The runtime library. Load it before kernel libraries, which link to it."""
 
     def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
@@ -110,7 +110,7 @@ class KernelLibrary:
 
     @property
     def source_map(self) -> dict[str, Any] | None:
-        """What `instrument` wrote; None in the fast build."""
+        """Return the source map of `instrument`; None in the fast build."""
         try:
             text = ctypes.string_at(ctypes.addressof(self._symbol("coh_source_map")))
         except ValueError:
@@ -119,7 +119,7 @@ class KernelLibrary:
         return source_map
 
     def marks(self) -> list[int]:
-        """Of the statements that ran since `clear_marks`."""
+        """Return the marks of statements that ran since `clear_marks`."""
         return [number for number, ran in enumerate(bytes(self._ran())) if ran]
 
     def clear_marks(self) -> None:
@@ -134,7 +134,7 @@ class KernelLibrary:
         return ctypes.c_char.in_dll(self._library, name)
 
     def entry(self, number: int) -> ctypes.c_void_p:
-        """The function that unpacks arguments and calls the kernel exported under this number.
+        """Return the function that unpacks arguments and calls the kernel with this number.
 
         Raises:
             AttributeError: the library has no such kernel.
@@ -142,10 +142,10 @@ class KernelLibrary:
         return ctypes.cast(self._library[f"coh_call_{number}"], ctypes.c_void_p)
 
     def cluster(self, number: int, values: Any) -> tuple[int, int, int] | None:
-        """CTAs of the kernel's clusters by axis; None where it has no `__cluster_dims__`.
+        """Return the kernel's cluster size by axis; None without `__cluster_dims__`.
 
         Args:
-            values: pointers to its arguments, which are not looked at.
+            values: pointers to its arguments, which are not read.
         """
         try:
             ask = self._library[f"coh_cluster_{number}"]
@@ -156,23 +156,24 @@ class KernelLibrary:
         return dims[0], dims[1], dims[2]
 
     def parameters(self, number: int) -> Sequence[tuple[int, str]]:
-        """(size in bytes, kind: p pointer, i integer, f floating, s structure) of each one."""
+        """Return (size in bytes, kind: p pointer, i integer, f floating, s structure) of each
+        parameter."""
         parameters = (Parameter * MAX_ARGUMENTS)()
         count = self._library[f"coh_describe_{number}"](parameters)
         return [(p.size, chr(p.kind)) for p in parameters[:count]]
 
 
 _WATCH_INTERVAL_S = 0.2
-# Inaccessible addresses around a buffer cost nothing; with these, a stride that is wrong by a whole
-# tensor still ends in them.
+# Inaccessible addresses around a buffer cost nothing, and catch a stride that is wrong by a whole
+# tensor.
 _MIN_GUARD_BYTES = 64 << 20
 _MAX_GUARD_BYTES = 1 << 30
-# Addresses alone: a 32-bit offset of 2-byte elements that went wrong still ends in these.
+# Only addresses; they catch a 32-bit offset of 2-byte elements that overflowed.
 _SPARSE_GUARD_BYTES = 8 << 30
 
 
 class _Refused(Exception):
-    """The request cannot be carried out; the text says why."""
+    """The request cannot be executed; the text says why."""
 
 
 class _Failed(Exception):
@@ -185,9 +186,9 @@ class _Failed(Exception):
 
 
 class _Watchdog(threading.Thread):
-    """Leaves with the parent, and stops a launch at its deadline.
+    """Exits with the parent, and stops a launch at its deadline.
 
-    A kernel runs outside the interpreter's lock, so this thread runs beside an endless one.
+    A kernel runs without the interpreter's lock, so this thread also runs during an endless kernel.
     """
 
     def __init__(self) -> None:
@@ -325,7 +326,7 @@ class _Child:
         repeatable = True
         used_local: int | None = None
         if request["repeat"]:
-            # One run more for two questions; which of them has the answer is asked when it is no.
+            # One more run checks both; only if it fails, they are checked separately.
             run(1, num_locals)
             repeatable = same_output()
             if not repeatable and num_locals:
@@ -373,10 +374,11 @@ def _allocate_sparse(runtime: Runtime, buffer: dict[str, Any], number: int, shar
 def _first_used_local(
     count: int, run: Callable[[int], object], same_output: Callable[[], bool]
 ) -> int | None:
-    """The first local variable whose value before it is written changes the output, if one does.
+    """Return the first local variable whose uninitialised value affects the output, if any.
 
     Args:
-        count: of the local variables; `run(n)` puts finite numbers into the first n, else NaN.
+        count: number of local variables; `run(n)` initialises the first n to finite numbers and
+            the others to NaN.
     """
 
     def changes_output(finite: int) -> bool:
@@ -384,8 +386,8 @@ def _first_used_local(
         return not same_output()
 
     if changes_output(0) or not changes_output(count):
-        return None  # the same run again gives other bits: no local variable's doing
-    low, high = 0, count  # `low` of them finite change nothing, `high` do
+        return None  # equal runs differ in their bits, so no local variable is the cause
+    low, high = 0, count  # with `low` finite ones the output is unchanged, with `high` it changes
     while high - low > 1:
         middle = (low + high) // 2
         if changes_output(middle):
@@ -403,7 +405,7 @@ class _PreparedLaunch:
     ) -> None:
         self._library = library
         self._launch = launch
-        self.warning: dict[str, Any] | None = None  # of its last run
+        self.warning: dict[str, Any] | None = None  # warning of its last run
         try:
             self._function = library.entry(launch["export"])
         except AttributeError:
@@ -447,7 +449,7 @@ class _PreparedLaunch:
         repetition: int,
         finite_locals: int,
     ) -> None:
-        """Launch; the second run of a random schedule draws another order."""
+        """Launch; the second run of a random schedule uses another order."""
         seed = (request["seed"] + repetition) % 2**64
         settings = self._settings(request, request["schedule"], workers, finite_locals, seed)
         self._start(runtime, settings)
@@ -455,7 +457,7 @@ class _PreparedLaunch:
     def probe(
         self, runtime: Runtime, request: dict[str, Any], workers: int
     ) -> list[tuple[int, int]]:
-        """(number of the buffer or -1, byte) that each CTA of the launch touched first."""
+        """Return (buffer number or -1, byte) of each CTA's first access."""
         settings = self._settings(request, "in_order", workers, 0, 0)
         touched = (Touched * settings.num_ctas)()
         settings.touched = touched
@@ -508,7 +510,7 @@ def _of_bytes(argument: dict[str, Any], value: bytes) -> str:
 
 
 def _encode(argument: dict[str, Any], addresses: dict[str, int]) -> bytes:
-    """The argument's bytes, with the addresses of its buffers."""
+    """Return the argument's bytes, with the addresses of its buffers."""
     data = bytearray.fromhex(argument["data"])
     for offset, name in argument["pointers"]:
         struct.pack_into("<Q", data, offset, addresses[name])
@@ -536,7 +538,7 @@ def _describe(entry: str, report: Report) -> dict[str, Any]:
 
 def main() -> None:
     """Serve the parent on the inherited descriptors."""
-    with contextlib.suppress(OSError):  # if memory runs out, this is the process to end (Linux)
+    with contextlib.suppress(OSError):  # if memory runs out, Linux ends this process first
         Path("/proc/self/oom_score_adj").write_text("900", encoding="ascii")
     end = socket.socket(fileno=int(sys.argv[1]))
     _Child(Channel(end), SharedSegment(int(sys.argv[2])), int(sys.argv[3])).serve()

@@ -1,8 +1,8 @@
-"""How arrays and messages travel between the caller and the child process.
+"""Arrays and messages between the caller and the child process.
 
-Arrays lie in one anonymous memory file that both sides map; it has no name, so nothing stays behind
-however either side ends. Messages are JSON with a length in front, over a socket pair: the end of
-the stream tells one side that the other is gone. Standard library only: the child imports this.
+Arrays are in an anonymous memory file that both map, so nothing remains however they end. Messages
+are JSON after their length, over a socket pair, whose end of stream tells that the other process
+has ended. Only the standard library is imported, because the child imports this.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class SharedSegment:
-    """A growing piece of memory in an unnamed file."""
+    """A growing shared memory in an unnamed file."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -37,8 +37,10 @@ class SharedSegment:
         return cls(descriptor)
 
     def reserve(self, size: int) -> None:
-        """Make it at least `size` bytes large. The caller has seen to it that there is room:
-        pages are taken up when they are written, and then a lack of memory ends a process."""
+        """Make it at least `size` bytes large.
+
+        The caller has checked that memory suffices: pages are allocated when written, and a lack of
+        memory would then end a process."""
         if size > self._size:
             os.ftruncate(self.descriptor, size)
             self.attach(size)
@@ -56,7 +58,7 @@ class SharedSegment:
         return self._map
 
     def close(self) -> None:
-        self._map = None  # unmapped when the last array that looks into it is gone
+        self._map = None  # unmapped when the last array that uses it is deleted
         self._size = 0
         with contextlib.suppress(OSError):
             os.close(self.descriptor)
@@ -74,11 +76,11 @@ class Channel:
         self.socket.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """The next message.
+        """Return the next message.
 
         Raises:
-            TimeoutError: none came within `timeout_s`.
-            EOFError: the other side is gone.
+            TimeoutError: none within `timeout_s`.
+            EOFError: the other process has ended.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))

@@ -2,7 +2,7 @@
 and the caller's process goes on.
 
 A process is started for the first compile (0.2 s) and kept for the next; each compiles one source
-at a time, and as many are there as threads compiled at once.
+at a time, and there are as many as threads compile at once.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class _Child:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "engine.cuda_source.nvrtc_process", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
-                cwd="/",  # NVRTC looks for headers in the current folder, too
+                cwd="/",  # because NVRTC also searches the current folder for headers
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the caller
+                start_new_session=True,  # Ctrl-C only interrupts the caller
                 env=os.environ | {"PYTHONPATH": path},
             )
 
@@ -51,11 +51,11 @@ _idle: list[_Child] = []
 
 
 def compile_apart(given: Compile, time_limit_s: float = TIME_LIMIT_S) -> Compiled:
-    """One run of NVRTC in another process.
+    """Run NVRTC in another process.
 
     Raises:
-        CompileError: it did not end within the time limit, or ended its process.
-        ToolMissing: the library does not load there.
+        CompileError: it did not end within the time limit, or crashed its process.
+        ToolMissing: the library does not load.
     """
     child = _take()
     answer: Compiled | str | None = None
@@ -69,7 +69,7 @@ def compile_apart(given: Compile, time_limit_s: float = TIME_LIMIT_S) -> Compile
             )
         with contextlib.suppress(EOFError, ConnectionError):
             answer = child.connection.recv()
-    except ConnectionError:  # it is gone
+    except ConnectionError:  # the process has ended
         pass
     finally:
         if answer is not None and len(_idle) < _MOST_IDLE:
@@ -89,7 +89,7 @@ def compile_apart(given: Compile, time_limit_s: float = TIME_LIMIT_S) -> Compile
 
 
 def _take() -> _Child:
-    """One that waits, or a new one."""
+    """Return an idle process, or a new one."""
     with contextlib.suppress(IndexError):
         while True:
             child = _idle.pop()
@@ -111,5 +111,5 @@ def _stop_idle() -> None:
 
 
 atexit.register(_stop_idle)
-# A forked copy leaves the original's processes alone.
+# A forked process must not end the original's processes.
 os.register_at_fork(after_in_child=_idle.clear)

@@ -1,18 +1,18 @@
-"""Host code in a `.cu` file or a header: left out, so that the rest compiles for a GPU alone.
+"""Leave out host code of a `.cu` file or header, so that the rest compiles for a GPU.
 
-Public kernels stand beside the code that launches them: `kernel<<<grid, block>>>(…)`, checks of
-`cudaError_t`, `main`, bindings for PyTorch. NVRTC refuses host functions, and the CPU backend
-launches kernels itself. As for nvcc, a function without `__device__` or `__global__` is the
-host's, and device code cannot call it. Left out are, outside of classes and functions:
+Public kernels are in one file with host code: launches `kernel<<<grid, block>>>(…)`, checks of
+`cudaError_t`, `main`, bindings for PyTorch. NVRTC rejects host functions, and the CPU backend
+launches kernels itself. As for nvcc, a function without `__device__` or `__global__` is a host
+function, which device code cannot call. Outside classes and functions, these are left out:
 
 - definitions and declarations of functions without an execution space, `constexpr` ones excepted;
-- declarations that speak of the host's libraries (`std::vector`, `torch::`, `cudaStream_t`);
-- classes that use those and have nothing for the device, where nothing that stays names them.
+- declarations that use host libraries (`std::vector`, `torch::`, `cudaStream_t`);
+- classes that use those, have no device code, and are not named by the remaining code.
 
-A macro may hold the execution space (`CUTE_DEVICE`), so that a function whose head has a name in
-capitals is the host's only where its text shows it: `<<<`, calls of CUDA's API, those libraries.
-Lines keep their numbers and preprocessor lines stay. A text whose brackets do not match is left
-as it is: the compiler says what is wrong with it.
+A macro may contain the execution space (`CUTE_DEVICE`), so a function whose head has a name in
+capitals is a host function only if its text shows it: `<<<`, calls of CUDA's API, host libraries.
+Line numbers and preprocessor lines are kept. A text with unbalanced brackets is not changed, so
+that the compiler reports the error.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
-# Comments and literals. One that is not closed takes the rest of the text, or of its line: else
-# each of many would be read to the end.
+# Comments and literals. An unclosed one extends to the end of the text or line, so that the search
+# takes linear time.
 COMMENT_OR_LITERAL = (
     r"//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z)"
     r'|R"(?P<end>[^()\s\\]{0,16})\(.*?(?:\)(?P=end)"|\Z)'
@@ -37,7 +37,7 @@ _STAYS = re.compile(
     r"\b(?:constexpr|consteval|struct|class|union|enum|using|typedef|namespace|concept"
     r"|static_assert|asm|friend)\b"
 )
-# Names of PyTorch that device code uses.
+# PyTorch names that device code uses.
 _FOR_DEVICE = r"(?!\s*(?:Half|BFloat16|acc_type|opmath_type)\b)"
 _HOST_LIBRARY = re.compile(
     r"<<<|\b(?:PYBIND11_MODULE|TORCH_\w+|TEST(?:_\w+)?|BENCHMARK\w*)\s*\("
@@ -46,7 +46,7 @@ _HOST_LIBRARY = re.compile(
     r"|\bstd\s*::\s*(?:vector|string|map|unordered_map|set|function|unique_ptr|shared_ptr|cout|cerr"
     r"|mt19937|chrono|ofstream|ifstream|runtime_error|thread|mutex|random_device)\b"
 )
-# What no class that compiles for a GPU holds: NVRTC has types such as cudaStream_t, but no calls.
+# Not in any class that compiles for a GPU: NVRTC has types such as cudaStream_t, but no calls.
 _HOST_USE = re.compile(
     r"\bcuda[A-Z]\w*\s*\(|\bcu(?:blas|dnn|rand)[A-Z]\w*\b(?!\s*::)"
     rf"|\b(?:torch|at|c10|py|pybind11)\s*::{_FOR_DEVICE}"
@@ -56,7 +56,7 @@ _HOST_USE = re.compile(
 _CLASS = re.compile(
     r"\s*(?:template\s*<[^{}();]*?>\s*)?(?:struct|class)\s+(?P<name>\w+)\s*(?:final\s*)?[:{]"
 )
-_MACRO = re.compile(r"\b[A-Z][A-Z0-9_]+\b")  # that may hold an execution space
+_MACRO = re.compile(r"\b[A-Z][A-Z0-9_]+\b")  # that may contain an execution space
 _FUNCTION_NAME = re.compile(r"(?<![\w:~])[\d:]*(?P<name>[A-Za-z_~][\w:~]*|operator\s*\S{1,3})\s*\(")
 _TEMPLATE = re.compile(r"template\s*<")
 _TEMPLATE_END = re.compile(r">\s*(?=[\w\[])|[{}();]")
@@ -74,9 +74,9 @@ _MOST_BODIES = 64  # `{…}` of one declaration
 _OPENS = re.compile(r"^\s*(?:inline\s+)?(?:namespace\b[^(){};=]*|extern\s*\"\s*\"\s*)$")
 
 
-@lru_cache(maxsize=64)  # the ladder and its headers are read again and again
+@lru_cache(maxsize=64)  # the ladder and its headers are read often
 def without_host_code(text: str) -> str:
-    """The text with its host code blank, line by line."""
+    """Return the text with host code blanked, with the same lines."""
     code = NOT_CODE.sub(_blank, text)
     pieces: list[str] = []
     done = 0
@@ -90,8 +90,9 @@ def without_host_code(text: str) -> str:
 
 
 def host_lines(text: str) -> set[int]:
-    """The lines that seem to be host functions of a text whose brackets do not match, by how
-    functions begin at a line's start; none of a text whose host code can be left out."""
+    """Return lines of probable host functions, by how functions begin, if brackets are unbalanced.
+
+    Empty if the brackets match, because the host code is then left out."""
     code = NOT_CODE.sub(_blank, text)
     try:
         _closed_brackets(code)
@@ -118,11 +119,11 @@ def host_lines(text: str) -> set[int]:
 
 
 class _Unbalanced(Exception):
-    """Brackets that do not match."""
+    """Unbalanced brackets."""
 
 
 def _blank(match: re.Match[str]) -> str:
-    """Blanks of the same length; of a literal the quotes stay, as `extern "C"` has them."""
+    """Return blanks of the same length; the quotes of a literal stay, for `extern "C"`."""
     text = match[0]
     if len(text) > 1 and text[0] == text[-1] == '"':
         return f'"{" " * (len(text) - 2)}"'
@@ -130,7 +131,7 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _keep_directives(text: str) -> str:
-    """Blank but for line breaks and preprocessor lines, which may begin or end an `#if`."""
+    """Blank all but line breaks and preprocessor lines, which may begin or end an `#if`."""
     lines = []
     continued = False
     for line in text.split("\n"):
@@ -141,7 +142,8 @@ def _keep_directives(text: str) -> str:
 
 
 def _without_used_classes(code: str, parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The parts but for classes that what stays names: the compiler says what those lack."""
+    """Return the parts without classes that the remaining code names; the compiler reports
+    errors."""
     found = list(parts)
     stays, done = [], 0
     for begin, end in found:
@@ -153,9 +155,9 @@ def _without_used_classes(code: str, parts: Iterable[tuple[int, int]]) -> list[t
 
 
 def _host_parts(code: str) -> Iterator[tuple[int, int]]:
-    """(begin, end) of the declarations that are the host's, those of namespaces too."""
+    """Return (begin, end) of the host declarations, also in namespaces."""
     closes = _closed_brackets(code)
-    inside = [(0, len(code))]  # what is left of the file and of the namespaces around
+    inside = [(0, len(code))]  # remaining ranges of the file and its namespaces
     while inside:
         position, end = inside.pop()
         if position >= end:
@@ -176,7 +178,7 @@ def _next(pattern: re.Pattern[str], code: str, begin: int, end: int) -> int:
 
 
 def _closed_brackets(code: str) -> dict[int, int]:
-    """Behind which place each bracket is closed, by where it opens."""
+    """Return the position after each closing bracket, by the position of the opening one."""
     closes: dict[int, int] = {}
     opened: list[int] = []
     for bracket in _BRACKETS.finditer(code):
@@ -194,7 +196,7 @@ def _closed_brackets(code: str) -> dict[int, int]:
 def _declaration(
     code: str, begin: int, end: int, closes: Mapping[int, int]
 ) -> tuple[int, list[tuple[int, int]]]:
-    """Where the declaration at `begin` ends, and its `{…}` at the outermost level."""
+    """Return the end of the declaration at `begin`, and its outermost `{…}`."""
     bodies: list[tuple[int, int]] = []
     position = begin
     while (position := _next(_MARKS, code, position, end)) < end:
@@ -213,7 +215,7 @@ def _declaration(
 
 
 def _ends_with_body(head: str) -> bool:
-    """Whether what follows a `}` is another declaration: of functions and namespaces it is."""
+    """True if a declaration ends with its `}`, as of functions and namespaces."""
     if _OPENS.match(head):
         return True
     plain = re.sub(r"^\s*template\s*<.*?>\s*(?=[\w\[])", "", head, flags=re.DOTALL)
@@ -221,7 +223,7 @@ def _ends_with_body(head: str) -> bool:
 
 
 def _without_templates(head: str) -> str:
-    """A declaration without `template <…>` before it."""
+    """Return a declaration without its `template <…>`."""
     pieces, done = [], 0
     mark: re.Match[str] | None = None
     for begin in _TEMPLATE.finditer(head):
@@ -241,7 +243,7 @@ def _is_host(head: str, whole: str) -> bool:
     if _CLASS.match(whole) and not _ON_DEVICE.search(whole) and _HOST_USE.search(whole):
         return True
     if _STAYS.search(_without_templates(head)):
-        # A class may hold the host's functions and still be what device code uses.
+        # A class may have host functions and still be used by device code.
         return bool(re.match(r"\s*(?:using|typedef)\b", head) and _HOST_LIBRARY.search(whole))
     named = _FUNCTION_NAME.search(head)
     if named is None or "=" in head[: named.start("name")]:

@@ -1,4 +1,4 @@
-"""NVRTC's functions by ctypes, of any of its libraries; `child` imports it."""
+"""NVRTC's functions of any version through ctypes; `nvrtc_process` imports it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 
 class NvrtcError(RuntimeError):
-    """A call that NVRTC answered with an error."""
+    """A call of NVRTC failed."""
 
 
 class Compile(NamedTuple):
-    """What one run of NVRTC is given."""
+    """The input of one run of NVRTC."""
 
     library: str  # path of libnvrtc
     source: str
-    name: str  # of the source in errors
+    name: str  # the source's name in errors
     headers: tuple[tuple[str, str], ...]  # name as included, text
     entries: tuple[str, ...]  # name expressions
     options: tuple[str, ...]
@@ -28,7 +28,7 @@ class Compile(NamedTuple):
 class Compiled(NamedTuple):
     """The result of one run of NVRTC."""
 
-    code: bytes | None  # None where it does not compile: the log says why
+    code: bytes | None  # None if it does not compile; the log has the errors
     symbols: dict[str, str]  # by entry
     log: str
 
@@ -41,20 +41,20 @@ class NvrtcLibrary:
     """
 
     def __init__(self, path: Path) -> None:
-        # What it looks up by name alone: it is found where it is loaded already.
+        # Loaded first, because NVRTC finds it by its name only if it is already loaded.
         for needed in sorted(path.parent.glob("libnvrtc-builtins.so.*")):
             ctypes.CDLL(str(needed))
         self._library = ctypes.CDLL(str(path))
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
 
     def version(self) -> tuple[int, int]:
-        """(major, minor). Raises NvrtcError."""
+        """Return (major, minor). Raises NvrtcError."""
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         return major.value, minor.value
 
     def archs(self) -> tuple[int, ...]:
-        """Compute capabilities without the dot, ascending. Raises NvrtcError."""
+        """Return compute capabilities without the dot, ascending. Raises NvrtcError."""
         count = ctypes.c_int()
         self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
         archs = (ctypes.c_int * count.value)()
@@ -62,7 +62,7 @@ class NvrtcLibrary:
         return tuple(sorted(archs))
 
     def compile(self, given: Compile) -> Compiled:
-        """Compile one source. Raises NvrtcError where not even a log can be had."""
+        """Compile one source. Raises NvrtcError if there is not even a log."""
         with self._program(given) as program:
             code: bytes | None = None
             symbols: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Compile `.cu` files for any GPU with NVRTC, no GPU needed: cubin, resources and log.
+"""Compile `.cu` files with NVRTC for any GPU, without one, to cubin, resources and log.
 
-CuPy says which NVRTC there is, `other_nvrtc` finds further versions, and `compiler` runs them.
-Results are kept in the cache on disk under the content they were made from.
+CuPy gives the default NVRTC, `other_nvrtc` finds further versions, and `compiler` runs them.
+Results are cached on disk by the hash of their inputs.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ from engine.cuda_source.toolkit import (
 )
 from kernels.variant import CppStandard
 
-# Tunables of the compiler: those that become one of its options instead of a macro.
+# Tunables that become compiler options instead of macros.
 #
-# A description lists them beside its own (`maxrregcount = {values = [0, 64], default = 0, …}`), so
-# that sweeps, predictions and tuned configs take them as any other; 0 leaves an option out. What a
-# source says itself needs none: `#pragma unroll UNROLL`, `__launch_bounds__(THREADS, MIN_CTAS)`,
-# which outranks maxrregcount.
+# A description lists them with its own (`maxrregcount = {values = [0, 64], default = 0, …}`), so
+# that sweeps, predictions and tuned configs handle them like any other; 0 leaves an option out.
+# They are not needed for what a source can say: `#pragma unroll UNROLL`,
+# `__launch_bounds__(THREADS, MIN_CTAS)`, which overrides maxrregcount.
 
-# Macro → the option of a value other than 0.
+# Macro → option for a nonzero value.
 _OPTIONS: dict[str, Callable[[str], str]] = {
     "MAXRREGCOUNT": lambda value: f"--maxrregcount={value}",
     "FAST_MATH": lambda _: "--use_fast_math",
     "PTXAS_LEVEL": lambda value: f"--ptxas-options=-O{value}",
 }
-_VERSION = "NVRTC"  # of the compiler itself: 1209 is 12.9; 0 is the one that CuPy loads
+_VERSION = "NVRTC"  # the compiler's version: 1209 is 12.9; 0 is the one that CuPy loads
 
 
 def options_of(defines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -94,14 +94,14 @@ def options_of(defines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def compiler_version(defines: Iterable[tuple[str, str]]) -> int:
-    """Which version of NVRTC macros ask for, 1209 for 12.9; 0: the usual one."""
+    """Return the NVRTC version that macros ask for, 1209 for 12.9; 0: the default."""
     value = dict(defines).get(_VERSION, "0")
     return int(value) if value.isdigit() else 0
 
 
-# No --use_fast_math: a kernel says by its own intrinsics where it trades accuracy for speed.
-# Line information costs no instruction; it lets errors in inline PTX name their source line.
-# constexpr functions and members of classes have no execution space, as a rule.
+# No --use_fast_math: kernels use intrinsics where they trade accuracy for speed.
+# Line information costs no instructions and gives errors in inline PTX their source line.
+# constexpr functions and class members usually have no execution space.
 _FLAGS = (
     "--generate-line-info",
     "--ptxas-options=-v",
@@ -109,7 +109,7 @@ _FLAGS = (
 )
 
 _ARCH = re.compile(r"sm_(?P<number>\d{2,3})(?P<suffix>[af]?)")
-# NVRTC's two ways to refuse sm_77 and sm_89a.
+# NVRTC's two errors for unknown archs such as sm_77 and sm_89a.
 _UNKNOWN_VARIANT = re.compile(r"invalid value for --gpu-architecture|--nv_arch")
 _WRONG_ENTRY = re.compile(
     r"^__nv_name_map\(\d+\): error: (?P<what>.*)\n\s*#pragma nv_mangled_name (?P<entry>.*)$",
@@ -126,7 +126,7 @@ _MISSING_HEADER = re.compile(
     r"(?:could not|cannot) open source file "
     r'"(?P<name>(?:cuda|crt/|mma\.h|cooperative_groups|nv/)[^"]*)"'
 )
-# Of libcu++, which cooperative groups of clusters include; no kernel of the ladder does.
+# For libcu++, which cooperative groups of clusters include; no kernel of the ladder does.
 _CCCL_HINT = "pip install 'nvidia-cuda-cccl=={major}.*'"
 
 
@@ -138,10 +138,10 @@ _RESERVED_FLAG = re.compile(
 
 
 def compiler_flag(text: str) -> str:
-    """A flag of nvcc's as NVRTC takes it: `-dlcm=cg` → `--ptxas-options=-dlcm=cg`.
+    """Return an nvcc flag in NVRTC's form: `-dlcm=cg` → `--ptxas-options=-dlcm=cg`.
 
     Raises:
-        InvalidProblem: it is no flag, or one that other options stand for.
+        InvalidProblem: it is not a flag, or Attune has another option for it.
     """
     flag = {"-std": "--std", "-use_fast_math": "--use_fast_math"}.get(text.split("=")[0], "")
     if flag:
@@ -161,32 +161,32 @@ def compiler_flag(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CompileReport:
-    """What the compiler says of one source with one set of macros for one arch."""
+    """The compiler's report on one source with one set of macros for one arch."""
 
     arch: str  # "sm_89", "sm_90a"
-    # By symbol, and by entry as it was asked for: `fwd<64, true>`.
+    # By symbol, and by entry as requested: `fwd<64, true>`.
     entries: Mapping[str, PtxasInfo]
-    symbols: Mapping[str, str]  # of the entries asked for: their names in the cubin
+    symbols: Mapping[str, str]  # names of the requested entries in the cubin
     log: str  # the compiler's output: warnings, then ptxas' report
     flags: tuple[str, ...]  # all options but the toolkit's include folder
-    source_sha256: str  # of the `.cu` file; its headers are covered by `key`
+    source_sha256: str  # hash of the `.cu` file; `key` covers its headers, too
     key: str  # content address: source, headers, flags and NVRTC's version
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel(CompileReport):
-    """The report, and the machine code."""
+    """The report and the machine code."""
 
     cubin: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """The NVRTC that is installed."""
+    """An installed NVRTC."""
 
     library: Path
     version: tuple[int, int]
-    release: str  # the wheel's full version, "" for a toolkit installed otherwise
+    release: str  # the wheel's full version; empty for other installations
     archs: tuple[int, ...]  # compute capabilities without the dot
     include_dir: Path
 
@@ -196,13 +196,13 @@ class Toolchain:
 
     @property
     def exact_name(self) -> str:
-        """With the wheel's full version where that is known."""
+        """Return the name with the wheel's full version, if known."""
         return f"NVRTC {self.release}" if self.release else self.name
 
 
 @functools.cache
 def toolchain() -> Toolchain:
-    """Find NVRTC once per process (about 0.5 s, in which CuPy is imported).
+    """Find NVRTC, once per process (about 0.5 s, for the import of CuPy).
 
     Raises:
         ToolMissing: CuPy, NVRTC or the CUDA headers are not installed.
@@ -219,7 +219,7 @@ def toolchain() -> Toolchain:
         version = tuple(nvrtc.getVersion())
         archs = tuple(sorted(nvrtc.getSupportedArchs()))
         library = loaded_nvrtc(version)
-    except Exception as error:  # CuPy raises whatever its loader met
+    except Exception as error:  # CuPy raises any exception of its loader
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise ToolMissing(
             f"CuPy is installed but its compiler NVRTC does not load ({reason}): {INSTALL_HINT}",
@@ -229,7 +229,7 @@ def toolchain() -> Toolchain:
 
 
 def _toolchain(version: int) -> Toolchain:
-    """The NVRTC of a version, 1209 for 12.9; 0: the usual one. Raises ToolMissing."""
+    """Return the NVRTC of a version, 1209 for 12.9; 0: the default. Raises ToolMissing."""
     usual = toolchain()
     if version == 0 or (wanted := version_of(version)) == usual.version:
         return usual
@@ -266,12 +266,12 @@ def compile_kernel(
     """Compile `source` for `arch` ("sm_75" … "sm_120", also "sm_90a"), or take it from the cache.
 
     Args:
-        entries: the kernels to launch later: names, qualified as in C++, or name expressions
-            (`flash::fwd<64, true>`), whose templates they instantiate.
-        include_folders: where headers of the kernel are, besides its own folder.
-        cpp: the standard of C++.
-        more_flags: the compiler's, which go before Attune's own (`compiler_flag`).
-        tools: the compiler; by default the version that the macros ask for.
+        entries: the kernels to launch: names, qualified as in C++, or name expressions
+            (`flash::fwd<64, true>`), which instantiate templates.
+        include_folders: folders of the kernel's headers, besides its own.
+        cpp: the C++ standard.
+        more_flags: compiler flags that go before Attune's (`compiler_flag`).
+        tools: the compiler; default: the version that the macros ask for.
 
     Raises:
         CompileError: the source does not compile (names `file.cu(line)` and holds the log), lacks
@@ -296,11 +296,11 @@ def cached_compile(
     include_folders: tuple[Path, ...] = (),
     cpp: CppStandard = "c++17",
 ) -> CompiledKernel | None:
-    """What `compile_kernel` would return, if it is in the cache; raises as it does."""
+    """Return the result of `compile_kernel` if cached; raises the same errors."""
     return _Build.prepare(source, defines, arch, entries, include_folders, cpp).cached()
 
 
-# By key: a report's symbols and entries, where the caller knows them from elsewhere.
+# Finds symbols and entries of a report by its key, if the caller knows them.
 FindReport: TypeAlias = Callable[[str], tuple[Mapping[str, str], Mapping[str, PtxasInfo]] | None]
 
 
@@ -313,7 +313,7 @@ def known_report(
     cpp: CppStandard,
     find: FindReport,
 ) -> CompileReport | None:
-    """What `cached_compile` returns, else the report that `find` knows, which has no log."""
+    """Return the cached report, else the one that `find` knows, which has no log."""
     build = _Build.prepare(source, defines, arch, entries, include_folders, cpp)
     kernel = build.cached()
     if kernel is not None or (found := find(build.key)) is None:
@@ -346,7 +346,7 @@ def _check_arch(arch: str, tools: Toolchain) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Build:
-    """One compile, ready to be looked up or run."""
+    """One compile, to be looked up in the cache or run."""
 
     tools: Toolchain
     sources: Sources
@@ -375,7 +375,7 @@ class _Build:
         own_folders = tuple(folder for folder, found in of_cuda.items() if not found)
         sources = read_sources(source, own_folders)
         own = tuple((file.name, file.code) for file in sources.included)
-        # Where headers of libraries may lie: looked for if the source includes such.
+        # Folders of library headers, used if the source includes any.
         folders = (tools.include_dir, *libraries)
         if includes_library(sources):
             folders += more_headers(tools.include_dir)
@@ -424,7 +424,7 @@ class _Build:
             cubin=cubin,
             entries=found | {entry: found[symbol] for entry, symbol in symbols.items()},
             symbols=symbols,
-            log=log[-MAX_LOG:],  # ptxas' report comes last
+            log=log[-MAX_LOG:],  # ptxas' report is at the end
             flags=self.flags,
             source_sha256=self.sources.source_sha256,
             key=self.key,
@@ -456,13 +456,13 @@ class _Build:
         if unknown := _UNKNOWN_OPTION.search(log):
             why = f"{self.tools.name} has no option {unknown['option']}: leave it out."
             return InvalidBuild(why, log[:MAX_LOG])
-        # The names are looked up at the source's end, where they may fail for an earlier error.
+        # Names are looked up at the source's end, where an earlier error may make them fail.
         host = {f"{f.name}({line})" for f in self.sources.files for line in host_lines(f.code)}
         first = first_error(_ENTRY_ERROR.sub("", log), self.sources.name, host)
         return CompileError(first, log[:MAX_LOG])
 
     def _no_such_kernel(self, entry: str, what: str) -> tuple[str, str]:
-        """Sentence and code."""
+        """Return sentence and code."""
         names = {m["name"] for file in self.sources.files for m in _KERNEL.finditer(file.code)}
         known = ", ".join(sorted(names)) or "none"
         name, is_template, _ = entry.partition("<")
@@ -479,7 +479,7 @@ class _Build:
         return why, "entry_missing"
 
     def _ptx(self) -> str:
-        """The PTX that ptxas refused, with line information."""
+        """Return the PTX that ptxas rejected, with line information."""
         virtual = f"--gpu-architecture=compute_{self.arch.removeprefix('sm_')}"
         ptx, _, _ = self._run((virtual, *self.flags[1:]), "PTX")
         return ptx.decode(errors="replace") if ptx is not None else ""
@@ -500,13 +500,13 @@ class _Build:
 
 
 def _to_bytes(kernel: CompiledKernel) -> bytes:
-    """A line of JSON, then the cubin."""
+    """Encode as a line of JSON, then the cubin."""
     head = {name: value for name, value in asdict(kernel).items() if name != "cubin"}
     return json.dumps(head).encode("ascii") + b"\n" + kernel.cubin
 
 
 def _from_bytes(payload: bytes) -> CompiledKernel:
-    """The inverse of `_to_bytes`. Raises KeyError, TypeError or ValueError for anything else."""
+    """Decode `_to_bytes`. Raises KeyError, TypeError or ValueError for other bytes."""
     line, _, cubin = payload.partition(b"\n")
     head = json.loads(line)
     head["entries"] = {name: PtxasInfo(**info) for name, info in head["entries"].items()}

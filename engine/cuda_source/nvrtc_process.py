@@ -1,4 +1,4 @@
-"""The process with NVRTC that `compiler` starts: `python -m …nvrtc_process SOCKET`."""
+"""The NVRTC process that `compiler` starts: `python -m …nvrtc_process SOCKET`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _serve(asked: Connection, given: Compile) -> None:
 
 
 def main() -> None:
-    """Compile what is asked for until the other side is gone, also in mid-compile."""
+    """Compile requests until the parent ends, also during a compile."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = _MOST_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MOST_MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
@@ -38,7 +38,7 @@ def main() -> None:
             given = asked.recv()
         except (EOFError, OSError):
             os._exit(0)
-        # In a thread, so that this one sees the other side's end meanwhile.
+        # In a thread, so that this one notices the parent's end meanwhile.
         threading.Thread(target=_serve, args=(asked, given), daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""Reading the compiler's log: resources per entry, the first error, where inline PTX went wrong."""
+"""Parse the compiler's log: resources per entry, the first error, lines of inline PTX errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PTX_ERROR = re.compile(r"^ptxas .*input, line (?P<line>\d+); *error *: (?P<what
 _PTXAS_ERROR = re.compile(r"^ptxas (?:error|fatal) *: (?P<what>.+)$")
 _OTHER_ERROR = re.compile(r"^(?:nvrtc: |At end of source: )?error: (?P<what>.+)$")
 
-# Of a bracket that is not closed at the source's end.
+# For a bracket that is not closed at the source's end.
 _OPENED = re.compile(r"^(?P<where>[^\s():]+\(\d+\)): note #[\w-]+: to match this ")
 
 _LOC = re.compile(r"^\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)\s")
@@ -45,7 +45,7 @@ _WHY_NO_SETMAXNREG = {
 
 @dataclass(frozen=True, slots=True)
 class PtxasInfo:
-    """What ptxas reports about one entry function."""
+    """ptxas' report on one entry function."""
 
     registers_per_thread: int
     static_smem_bytes: int
@@ -55,10 +55,10 @@ class PtxasInfo:
 
 
 def parse_ptxas(log: str) -> dict[str, PtxasInfo]:
-    """Resources of every entry function in a `--ptxas-options=-v` log, by (lowered) name.
+    """Return the resources of every entry function in a `--ptxas-options=-v` log, by lowered name.
 
-    Device functions that were not inlined have lines of their own; those count for no entry, as
-    ptxas already includes their registers and stack in the caller's.
+    Lines of device functions that were not inlined are ignored, because ptxas includes their
+    registers and stack in the caller's.
     """
     frames: dict[str, tuple[int, int, int]] = {}
     used: dict[str, tuple[int, int]] = {}
@@ -84,11 +84,11 @@ def parse_ptxas(log: str) -> dict[str, PtxasInfo]:
 
 
 def first_error(log: str, source_name: str, host_places: Collection[str] = ()) -> str:
-    """The log's first error as `file.cu(line): what`, or `file.cu: what` where no line is known.
+    """Return the log's first error as `file.cu(line): what`, or `file.cu: what` without a line.
 
     Args:
-        host_places: lines that are no code for a GPU, as `header.cuh(line)`, of the source and of
-            what it includes: what is wrong in one of them counts where there is no other error.
+        host_places: lines of host code in the source and its headers, as `header.cuh(line)`; their
+            errors are returned only if there are no others.
     """
     errors = list(_errors(log, source_name))
     for where, what in errors:
@@ -100,7 +100,7 @@ def first_error(log: str, source_name: str, host_places: Collection[str] = ()) -
 
 
 def _errors(log: str, source_name: str) -> Iterator[tuple[str, str]]:
-    """Where each error of the log is, and what."""
+    """Yield place and text of each error in the log."""
     for line, following in pairwise([*log.splitlines(), ""]):
         if match := _SOURCE_ERROR.match(line):
             yield match["where"], match["what"]
@@ -112,14 +112,14 @@ def _errors(log: str, source_name: str) -> Iterator[tuple[str, str]]:
 
 
 def ptx_error_lines(log: str) -> list[int]:
-    """The lines of the PTX that ptxas complains about, in the log's order."""
+    """Return the PTX lines of ptxas' errors, in the log's order."""
     return [int(m["line"]) for line in log.splitlines() if (m := _PTX_ERROR.match(line))]
 
 
 def locate_ptx_errors(log: str, ptx: str) -> str:
-    """The log with each ptxas error on a PTX line rewritten to `file.cu(line): error: …`.
+    """Return the log with ptxas errors on PTX lines rewritten to `file.cu(line): error: …`.
 
-    `ptx` is what ptxas was given, with line information.
+    `ptx` is ptxas' input, with line information.
     """
     lines = ptx.splitlines()
     files = {m["number"]: PurePosixPath(m["path"]).name for x in lines if (m := _FILE.match(x))}
@@ -133,7 +133,7 @@ def locate_ptx_errors(log: str, ptx: str) -> str:
 
 def _source_of(ptx_line: int, lines: list[str], files: dict[str, str]) -> str | None:
     for text in reversed(lines[:ptx_line]):
-        if text.startswith("}"):  # an earlier function's lines say nothing about this one
+        if text.startswith("}"):  # line information of earlier functions does not apply
             return None
         if match := _LOC.match(text):
             return f"{files.get(match['file'], 'PTX')}({match['line']})"
@@ -141,7 +141,7 @@ def _source_of(ptx_line: int, lines: list[str], files: dict[str, str]) -> str | 
 
 
 def locate_setmaxnreg(log: str, ptx: str) -> str:
-    """The log, with the kernel's lines that ask for registers before ptxas' word on their end."""
+    """Return the log with the source lines of `setmaxnreg` before ptxas' message on them."""
     lines = ptx.splitlines()
     files = {m["number"]: PurePosixPath(m["path"]).name for x in lines if (m := _FILE.match(x))}
     places: list[str] = []
@@ -160,7 +160,8 @@ def locate_setmaxnreg(log: str, ptx: str) -> str:
 
 
 def left_out_setmaxnreg(log: str) -> tuple[str, str] | None:
-    """Where and why ptxas left every `setmaxnreg` out, or None: "file.cu:7, 12", a clause."""
+    """Return lines ("file.cu:7, 12") and reason, as a clause, if ptxas ignored every
+    `setmaxnreg`."""
     found = _NO_SETMAXNREG.search(log)
     if found is None:
         return None

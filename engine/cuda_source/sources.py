@@ -1,8 +1,8 @@
-"""A kernel's source as the compiler takes it: headers found, host code left out.
+"""A kernel's source in the form that is compiled: headers found, host code left out.
 
-Those of the C and C++ standard libraries become `headers/standard.h`, which holds what device code
-uses of them, the driver's `headers/driver.h`; those of libraries that only host code uses, or that
-nothing uses, become empty. Names that nvcc has without an include are in `headers/implicit.h`.
+Headers of the C and C++ standard libraries are replaced by `headers/standard.h`, with the parts
+that device code uses, and the driver's by `headers/driver.h`; unused ones, and those that only host
+code uses, become empty. Names that nvcc provides without an include are in `headers/implicit.h`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _FOLDER: Final = Path(__file__).resolve().parent / "headers"
 _NAME: Final = "attune/standard.h"
 IMPLICIT: Final = "attune/implicit.h"
 _DRIVER: Final = "cuda.h"
-_TYPEDEFS: Final = "cudaTypedefs.h"  # types of the driver's functions, which only hosts call
-LIMITED_GROUPS: Final = "_CG_LIMIT_INCLUDED_DEPENDENCIES"  # a macro of the toolkit's own
+_TYPEDEFS: Final = "cudaTypedefs.h"  # types of the driver's functions, which only host code calls
+LIMITED_GROUPS: Final = "_CG_LIMIT_INCLUDED_DEPENDENCIES"  # a macro of the toolkit
 _TARGET: Final = "nv/target"  # of libcu++, which cooperative groups include
 
-# Those whose contents device code may use.
+# Headers whose contents device code may use.
 FOR_DEVICE: Final = frozenset(
     f"{name}{ending}"
     for name, ending in (
@@ -60,7 +60,7 @@ _HOST_HEADER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Library:
-    """Headers that device code may use, and that come with no kernel by themselves."""
+    """Headers of a library that device code may use and that kernels do not bring."""
 
     name: str
     headers: re.Pattern[str]
@@ -68,7 +68,7 @@ class _Library:
     instead: str
 
     def first_use(self, sources: Sources) -> str | None:
-        """`file.cu(line)`, or None where only an include speaks of it."""
+        """Return `file.cu(line)` of the first use; None if it is only included."""
         texts = [code_only(file.code) for file in sources.files]
         used = frozenset(word for text in texts for word in _WORD.findall(_DEFINE.sub("", text)))
         for file, text in zip(sources.files, texts, strict=True):
@@ -85,7 +85,7 @@ _WORD = re.compile(r"\w+")
 
 
 def _without_macros(code: str, but: Container[str]) -> str:
-    """The code without macros that only host code, which is left out, uses."""
+    """Return the code without macros that only the left-out host code uses."""
 
     def kept(match: re.Match[str]) -> str:
         return match[0] if match["name"] in but else "\n" * match[0].count("\n")
@@ -97,7 +97,7 @@ _BRING = "name the folder of its headers by `include` in the description"
 
 
 def _namespace(names: str) -> str:
-    """A pattern of what uses a namespace."""
+    """Return a pattern for uses of a namespace."""
     return rf"\b(?:{names})\s*::|\bnamespace\s+(?:\w+\s*=\s*)?(?:{names})\s*;"
 
 
@@ -121,7 +121,7 @@ def _library_of(name: str) -> _Library | None:
     return next((library for library in _LIBRARIES if library.headers.match(name)), None)
 
 
-# What cuda_runtime.h brings to nvcc, which includes it unasked.
+# Headers of cuda_runtime.h, which nvcc includes implicitly.
 _IMPLICIT_NAME = re.compile(
     r"\b(?:INFINITY|NAN|HUGE_VALF?|M_(?:E|LOG2E|LOG10E|LN2|LN10|PI|PI_2|PI_4|1_PI|2_PI|2_SQRTPI"
     r"|SQRT2|SQRT1_2)|U?(?:CHAR|SHRT|INT|LONG|LLONG)_M(?:AX|IN)|CHAR_BIT|RAND_MAX"
@@ -144,7 +144,7 @@ _PYTORCH = re.compile(r"(?:torch|ATen|c10)/")
 
 
 def implied(names: Iterable[str]) -> str:
-    """What stands for the parts of these headers that device code uses; empty if there is none."""
+    """Return replacements for the parts of these headers that device code uses; empty if none."""
     return _text("pytorch.h") if any(map(_PYTORCH.match, names)) else ""
 
 
@@ -184,7 +184,7 @@ def uses_implicit(sources: Sources) -> bool:
     return bool(used.difference(*(own for _, own in names)))
 
 
-# Every look at what is compiled already asks this of the same texts again.
+# Every lookup in the cache needs it for the same texts.
 @functools.lru_cache(maxsize=128)
 def _implicit_names(code: str) -> tuple[frozenset[str], frozenset[str]]:
     """(implicit names that a file uses, those that it defines itself)."""
@@ -200,7 +200,7 @@ def _last_word(text: str) -> str:
 
 
 def stand_ins(sources: Sources, folders: Sequence[Path]) -> tuple[tuple[str, str], ...]:
-    """(name, text) of what NVRTC is given in place of headers, and what they lead to."""
+    """Return (name, text) of the headers that replace others for NVRTC, and of their includes."""
     texts: dict[str, str] = {}
     for name in sources.foreign:
         if _library_of(name) is not None and _is_in(folders, name):
@@ -212,7 +212,7 @@ def stand_ins(sources: Sources, folders: Sequence[Path]) -> tuple[tuple[str, str
         elif _is_empty(name, sources):
             texts[name] = implied([name])
     if lacks_libcu(sources, folders):
-        texts[_TARGET] = ""  # NVRTC has its macros built in
+        texts[_TARGET] = ""  # its macros are built into NVRTC
     if not texts and not uses_implicit(sources):
         return ()
     with_libcu = any(name.startswith("cuda/") and _is_in(folders, name) for name in sources.foreign)
@@ -222,7 +222,7 @@ def stand_ins(sources: Sources, folders: Sequence[Path]) -> tuple[tuple[str, str
 
 
 def lacks_libcu(sources: Sources, folders: Sequence[Path]) -> bool:
-    """Whether cooperative groups have to do without libcu++, as `LIMITED_GROUPS` asks of them."""
+    """True if cooperative groups must not include libcu++ (`LIMITED_GROUPS`)."""
     return _uses_groups(sources) and not _is_in(folders, _TARGET)
 
 
@@ -236,7 +236,7 @@ def _is_in(folders: Sequence[Path], name: str) -> bool:
 
 @functools.lru_cache(maxsize=128)
 def code_only(text: str) -> str:
-    """The text without comments, literals and includes, line by line."""
+    """Return the text without comments, literals and includes, with the same lines."""
     return _NO_CODE.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
@@ -252,7 +252,7 @@ _INCLUDE = re.compile(
     r"""^(?P<before>[ \t]*#[ \t]*include[ \t]*)(?P<open>[<"])(?P<name>[^>"\n]+)[>"]""", re.MULTILINE
 )
 _MAX_HEADERS = 500
-_MOST_KEPT = 256  # kernels whose texts are kept
+_MOST_KEPT = 256  # kernels whose texts are cached
 _SETTLED_NS = 1_000_000_000
 
 _Stamp: TypeAlias = "tuple[int, ...] | None"
@@ -262,17 +262,17 @@ _Stamp: TypeAlias = "tuple[int, ...] | None"
 class SourceFile:
     """One file of a kernel."""
 
-    name: str  # a header's is its path from the kernel's folder, or from an include folder
+    name: str  # for headers, the path from the kernel's folder or an include folder
     text: str  # as it is on disk
-    # What is compiled: no description, no host code, headers of the project included by their names
-    # here. Lines keep their numbers.
+    # The compiled text: no description, no host code, project headers included by their `name`.
+    # Line numbers are kept.
     code: str
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The texts that are compiled. What is hashed is what the compiler gets, whatever happens to
-    the files in between."""
+    """The texts to compile. The hash is that of the compiled text, even if files change
+    meanwhile."""
 
     main: SourceFile
     included: tuple[SourceFile, ...]  # project headers, sorted by name
@@ -280,7 +280,7 @@ class Sources:
 
     @property
     def name(self) -> str:
-        """The kernel's file name, as errors show it."""
+        """Return the kernel's file name, as in errors."""
         return self.main.name
 
     @property
@@ -289,12 +289,12 @@ class Sources:
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """(name, text) of the project headers."""
+        """Return (name, text) of the project headers."""
         return tuple((file.name, file.text) for file in self.included)
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """All of them, the kernel first."""
+        """Return all files, the kernel first."""
         return (self.main, *self.included)
 
     @property
@@ -305,9 +305,8 @@ class Sources:
 def read_sources(source: Path, include_folders: Sequence[Path] = ()) -> Sources:
     """Read `source` and, transitively, the headers of the project that it includes.
 
-    A header is looked for beside the file that includes it, beside the kernel, in the include
-    folders, then beside the ladder's kernels. One that is in none of them is the toolkit's or the
-    standard library's.
+    A header is searched in the folder of the including file, of the kernel, in the include folders,
+    then in the ladder's folder. Others belong to the toolkit or the standard library.
 
     Raises:
         CompileError: a file cannot be read or is not UTF-8, or there are more than 500 headers.
@@ -321,7 +320,7 @@ def read_sources(source: Path, include_folders: Sequence[Path] = ()) -> Sources:
     reader.follow()
     sources = reader.sources()
     stamps = reader.stamps()
-    # A file that was written just now may change again within the clock's resolution.
+    # A file written just now may change again within the clock's resolution.
     if all(stamp is None or stamp[0] < begin_ns - _SETTLED_NS for stamp in stamps.values()):
         if len(_READ) >= _MOST_KEPT:
             _READ.clear()
@@ -330,9 +329,9 @@ def read_sources(source: Path, include_folders: Sequence[Path] = ()) -> Sources:
 
 
 class _Read(NamedTuple):
-    """What was read once, and what it depends on."""
+    """Cached sources, and the files that they depend on."""
 
-    stamps: dict[Path, _Stamp]  # of each place that was looked at; None where there was no file
+    stamps: dict[Path, _Stamp]  # of each searched path; None: no file there
     sources: Sources
 
 
@@ -340,7 +339,7 @@ _READ: dict[tuple[Path, tuple[Path, ...]], _Read] = {}
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Times of change in ns, the later first, size, inode and device; None without such a file."""
+    """Return times of change in ns, the later first, size, inode and device; None if no file."""
     try:
         found = path.stat()
     except OSError:
@@ -350,7 +349,7 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def included_files(source: Path, include_folders: Sequence[Path] = ()) -> tuple[Path, ...]:
-    """`source` and the project's headers that it includes. Raises as `read_sources`."""
+    """Return `source` and its project headers. Raises as `read_sources`."""
     reader = _Reader(source, include_folders)
     reader.follow()
     return tuple(reader.names)
@@ -360,8 +359,7 @@ class OutsideFolder(CompileError):
     """A kernel includes a file outside its folder."""
 
 
-# What names a file to the preprocessor, however it is spelled: a digraph, a trigraph, comments
-# between the two words.
+# Directives that name a file, in all spellings: digraphs, trigraphs, comments between the words.
 _HASH = re.compile(r"\?\?=|%:|#")
 _BLANKS = re.compile(r"[ \t\v\f]+")
 _INDENT = re.compile(r"[^\S\n]+")
@@ -374,14 +372,13 @@ _SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
 def files_inside(
     root: Path, source: Path, include_folders: Sequence[Path] = ()
 ) -> dict[Path, tuple[str, str]]:
-    """(name, text) of each of `included_files`, which all lie in `root`.
+    """Return (name, text) of `included_files`, all of which must be within `root`.
 
-    So does all that the compiler could open. It opens what a macro names, what lies on a path that
-    leads out of the folder, and what lies where this process stands: its messages would show the
-    text of such a file.
+    So must every file that the compiler could open, because its messages would show their text:
+    files named by macros, by paths out of the folder, or in the current folder.
 
     Raises:
-        OutsideFolder: an include leads elsewhere, or does not say where it leads.
+        OutsideFolder: an include names a file elsewhere, or not literally.
         CompileError: as `read_sources`.
     """
     reader = _Reader(source, include_folders)
@@ -394,7 +391,7 @@ def files_inside(
                 raise OutsideFolder(f"{path.name} names {found}, which lies outside of {root}.")
             if found is None and (place.is_absolute() or ".." in place.parts):
                 raise OutsideFolder(f"{path.name} names {name}, which is no file of {root}.")
-            if found is None and Path(name).is_file():  # where this process stands
+            if found is None and Path(name).is_file():  # in the current folder
                 raise OutsideFolder(f"{path.name} names {name}, which is not beside it.")
     return {path: (name, reader.texts[path]) for path, name in reader.names.items()}
 
@@ -402,9 +399,9 @@ def files_inside(
 def include_from(
     folder: Path, source: Path, include_folders: Sequence[Path] = ()
 ) -> tuple[str, str] | None:
-    """(file, name) of an include that is looked for in a folder before it is found elsewhere.
+    """Return (file, name) of an include that is searched in `folder` before it is found elsewhere.
 
-    Of a folder that is not there: what the compiler would have taken from it is not known.
+    It is for a folder that does not exist, because the compiler might have found a file there.
 
     Raises:
         CompileError: as `read_sources`.
@@ -422,12 +419,12 @@ def include_from(
 
 
 def _named_files(file: str, text: str) -> Iterator[str]:
-    """What a source includes, or asks for. Raises OutsideFolder for what it does not spell out."""
+    """Return the files that a source names. Raises OutsideFolder for a name that is not literal."""
     lines = re.sub(r"\r(?!\n)", "\n", text)
     splices = iter([match.span() for match in _SPLICE.finditer(lines)])
     whole = _SPLICE.sub("", lines)
     begin, end = next(splices, (len(lines), 0))
-    gone = 0  # characters of splices up to here
+    gone = 0  # characters of line splices so far
     for start in _directives(whole):
         while begin <= start + gone:
             gone += end - begin
@@ -449,8 +446,8 @@ def _named_files(file: str, text: str) -> Iterator[str]:
 
 
 def _directives(text: str) -> Iterator[int]:
-    """Where directives that name a file begin: first in their lines, but for comments."""
-    code_at: dict[int, int] = {}  # what stands behind the comments that begin at these places
+    """Return the positions of directives that name a file, first in their lines after comments."""
+    code_at: dict[int, int] = {}  # code after the comments that begin at these positions
     line_end = first = closed = close = -1
     for match in _HASH.finditer(text):
         start, at = match.span()
@@ -479,7 +476,7 @@ def _end(blanks: re.Pattern[str], text: str, begin: int) -> int:
 
 
 def _found(text: str, what: str, begin: int) -> int:
-    """Where it is from there on; the end of the text where it is not."""
+    """Return its position from `begin` on; the end of the text if not found."""
     at = text.find(what, begin)
     return at if at >= 0 else len(text)
 
@@ -487,16 +484,16 @@ def _found(text: str, what: str, begin: int) -> int:
 class _Reader:
     def __init__(self, source: Path, include_folders: Sequence[Path]) -> None:
         self._source = source
-        # A copy of a kernel of the ladder finds the ladder's headers.
+        # A copy of a ladder kernel finds the ladder's headers.
         self._folders = (source.parent, *include_folders, KERNELS_DIR)
         self._found: dict[tuple[Path, str], Path | None] = {}  # by the includer's folder
-        self.names: dict[Path, str] = {}  # of the files, the source first
+        self.names: dict[Path, str] = {}  # names of the files, the source first
         self.texts: dict[Path, str] = {}
         self._foreign: set[str] = set()
         self._stamps = {source: _stamp(source)}  # taken before a file is read
 
     def follow(self) -> None:
-        """Read the source and all that it includes."""
+        """Read the source and all its headers."""
         self.names[self._source] = self._source.name
         pending = [self._source]
         while pending:
@@ -516,13 +513,13 @@ class _Reader:
                 )
 
     def sources(self) -> Sources:
-        """What `follow` read, as the compiler takes it."""
+        """Return what `follow` read, in the form that is compiled."""
         main, *others = (self._file(path) for path in self.names)
         included = tuple(sorted(others, key=lambda file: file.name))
         return Sources(main, included, tuple(sorted(self._foreign)))
 
     def stamps(self) -> dict[Path, _Stamp]:
-        """Stamps of the source and of every place where a header was looked for."""
+        """Return stamps of the source and of every path where a header was searched."""
         return self._stamps
 
     def find(self, name: str, includer: Path) -> Path | None:
@@ -537,7 +534,7 @@ class _Reader:
         return path.is_file()
 
     def places(self, name: str, includer: Path) -> Iterator[Path]:
-        """Where a file is looked for, in this order."""
+        """Return the paths where a file is searched, in order."""
         for folder in dict.fromkeys((includer.parent, *self._folders)):
             yield Path(os.path.normpath(folder / name))
 
@@ -561,10 +558,10 @@ class _Reader:
 
 
 def read_source(path: Path) -> str:
-    """One file's text.
+    """Return a file's text.
 
     Raises:
-        CompileError: it is no regular file, too large, unreadable or not UTF-8.
+        CompileError: it is not a regular file, too large, unreadable or not UTF-8.
     """
     try:
         data = files.read(path, MAX_SOURCE + 1)

@@ -1,4 +1,4 @@
-"""Where the CUDA headers are: in wheels of CUDA 12 or 13, conda, or an installed toolkit."""
+"""Find the CUDA headers: in wheels of CUDA 12 or 13, conda, or an installed toolkit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CUDART_VERSION = re.compile(r"^\s*#\s*define\s+CUDART_VERSION\s+(\d+)", re.MULT
 
 
 def find_include_dir(nvrtc_version: tuple[int, int]) -> Path:
-    """The folder of CUDA headers that fits this NVRTC.
+    """Return the folder of CUDA headers for this NVRTC.
 
     Raises:
         ToolMissing: none is installed, or only those of another major version.
@@ -32,7 +32,7 @@ def find_include_dir(nvrtc_version: tuple[int, int]) -> Path:
 
 
 def choose_include_dir(candidates: Iterable[Path], nvrtc_version: tuple[int, int]) -> Path:
-    """The first candidate whose headers have NVRTC's major version. Raises ToolMissing."""
+    """Return the first candidate with headers of NVRTC's major version. Raises ToolMissing."""
     others = []
     for folder in candidates:
         if not (folder / _MARKER).is_file():
@@ -54,21 +54,22 @@ def choose_include_dir(candidates: Iterable[Path], nvrtc_version: tuple[int, int
 
 
 def hint(major: int) -> str:
-    """The pip command that brings NVRTC and its headers for this CUDA major version."""
+    """Return the pip command that installs NVRTC and its headers for a CUDA major version."""
     return INSTALL_HINT.replace("13", str(major))
 
 
 def is_libcudacxx(folder: Path) -> bool:
-    """Whether the folder holds libcu++ (`<cuda/barrier>`, `<cuda/std/…>`), which is the toolkit's:
-    it compiles as it is."""
+    """True if the folder has libcu++ (`<cuda/barrier>`, `<cuda/std/…>`), which compiles
+    unchanged."""
     return (folder / "cuda" / "std" / "version").is_file() or (
         folder / "cuda" / "std" / "barrier"
     ).is_file()
 
 
 def cuda_folders(folder: Path) -> tuple[Path, ...]:
-    """What an include folder holds of CUDA's own headers, which compile as they are: libcu++, or a
-    toolkit with its libcu++. Empty for a folder of a kernel's own headers."""
+    """Return the folders of CUDA's headers in an include folder, which compile unchanged.
+
+    These are libcu++, or a toolkit with its libcu++; empty for a folder of a kernel's headers."""
     places = (folder, folder / "cccl", folder / "libcudacxx")
     found = tuple(place for place in places if is_libcudacxx(place))
     if folder not in found and (folder / _MARKER).is_file() and headers_version(folder):
@@ -77,10 +78,10 @@ def cuda_folders(folder: Path) -> tuple[Path, ...]:
 
 
 def more_headers(include_dir: Path) -> tuple[Path, ...]:
-    """Folders that CUDA keeps apart from `include_dir`: of libcu++, and of the compiler (`crt`).
+    """Return CUDA header folders other than `include_dir`: of libcu++, and the compiler (`crt`).
 
-    CUDA 13 has libcu++ in a folder of its own, the wheels of CUDA 12 have a folder per package.
-    What is not installed is left out.
+    CUDA 13 has a separate folder for libcu++, and the wheels of CUDA 12 a folder per package. Only
+    installed ones are returned.
     """
     wheels = include_dir.parents[1]
     libraries = (include_dir / "cccl", wheels / "cuda_cccl" / "include")
@@ -92,7 +93,7 @@ def more_headers(include_dir: Path) -> tuple[Path, ...]:
 
 
 def headers_version(folder: Path) -> tuple[int, int] | None:
-    """CUDA version of an include folder, from `CUDART_VERSION`; None when it does not say."""
+    """Return the CUDA version of an include folder, from `CUDART_VERSION`; None if unknown."""
     try:
         text = (folder / "cuda_runtime_api.h").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -102,7 +103,7 @@ def headers_version(folder: Path) -> tuple[int, int] | None:
 
 
 def _candidates() -> Iterator[Path]:
-    """Folders worth a look, the most specific first; they need not exist."""
+    """Return candidate folders, the most specific first; they need not exist."""
     for wheel in _HEADER_WHEELS:
         try:
             files = importlib.metadata.files(wheel) or []
@@ -115,7 +116,7 @@ def _candidates() -> Iterator[Path]:
         if folder := pathfinder.find_nvidia_header_directory("cudart"):
             yield Path(folder)
     except (ImportError, AttributeError, RuntimeError):
-        pass  # cuda-bindings is optional here, and its older releases lack the search
+        pass  # cuda-bindings is optional, and older releases lack the search
     for variable in ("CUDA_PATH", "CUDA_HOME"):
         if root := os.environ.get(variable):
             yield Path(root) / "include"
@@ -123,26 +124,26 @@ def _candidates() -> Iterator[Path]:
     yield Path("/usr/local/cuda/include")
 
 
-# Further NVRTC libraries that are installed, beside the one that CuPy loads.
+# Other installed NVRTC libraries than the one that CuPy loads.
 #
-# NVRTC brings its own ptxas: another version is another compiler as a whole.
+# NVRTC includes ptxas, so another version is an entirely different compiler.
 
-VARIABLE = "ATTUNE_NVRTC"  # further libraries, or folders of them, with `:` between
+VARIABLE = "ATTUNE_NVRTC"  # further libraries, or folders of them, separated by `:`
 _NAME = re.compile(r"libnvrtc\.so\.[\d.]+")
 _MAPPED = re.compile(rf"/.*/{_NAME.pattern}$", re.M)
 
 
 def version_of(value: int) -> tuple[int, int]:
-    """A tunable's value as a version: 1209 → (12, 9)."""
+    """Return a tunable's value as a version: 1209 → (12, 9)."""
     return divmod(value, 100)
 
 
 @functools.cache
 def other_nvrtc(version: tuple[int, int]) -> Path:
-    """The library of this version.
+    """Return the library of a version.
 
     Raises:
-        ToolMissing: it is not installed; says which are.
+        ToolMissing: it is not installed; names the installed ones.
     """
     found: dict[tuple[int, int], Path] = {}
     for path in _libraries():
@@ -161,7 +162,7 @@ def other_nvrtc(version: tuple[int, int]) -> Path:
 
 
 def loaded_nvrtc(version: tuple[int, int]) -> Path:
-    """The library of this version that is loaded in this process. Raises OSError where none is."""
+    """Return the loaded library of a version. Raises OSError if it is not loaded."""
     mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     for found in dict.fromkeys(_MAPPED.findall(mapped)):
         with contextlib.suppress(OSError, AttributeError, NvrtcError):
@@ -171,7 +172,7 @@ def loaded_nvrtc(version: tuple[int, int]) -> Path:
 
 
 def headers_beside(library: Path) -> Iterator[Path]:
-    """Where a toolkit or the wheels of its version have their headers; they need not be there."""
+    """Return header folders of a toolkit or wheels; they need not exist."""
     place = library.resolve().parents
     yield place[1] / "include"
     yield place[2] / "cuda_runtime" / "include"
@@ -179,7 +180,7 @@ def headers_beside(library: Path) -> Iterator[Path]:
 
 
 def _libraries() -> Iterator[Path]:
-    """Files worth a look."""
+    """Return candidate files."""
     for named in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         path = Path(named)
         yield from [path] if path.is_file() else _within([path, *path.glob("nvidia/*/lib")])

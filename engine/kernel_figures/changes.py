@@ -196,7 +196,7 @@ def orders(rungs: Iterable[Rung]) -> dict[str, str]:
         told[name] = ""
         if before is not None and ours is not None and theirs is not None:
             order = order_of(ours.median_us, theirs.median_us)
-            word = "to" if order.startswith("?") else "than"
+            word = "of" if order.startswith("?") else "than"
             told[name] = f"{order} {word} {before.id}"
     return told
 
@@ -209,7 +209,8 @@ def gain(before: Rung, after: Rung) -> str:
         return f"{where} only one of the two is simulated here, or neither."
     ratio = old.median_us / new.median_us
     if order_of(new.median_us, old.median_us).startswith("?"):
-        verdict = f"closer than the {default_threshold().share:.0%} from which the order holds"
+        share = default_threshold().share
+        verdict = f"within error: the order is reliable from a difference of {share:.0%}"
     elif ratio > 1:
         verdict = f"{ratio:.2f}× as fast"
     else:

@@ -74,10 +74,11 @@ def order_of(us: float, other_us: float) -> str:
     """Return whether the order of two simulated times on one GPU is reliable.
 
     Returns:
-        "✓ faster" or "✓ slower" if they differ by at least `default_threshold`, else "? too close".
+        "✓ faster" or "✓ slower" if they differ by at least `default_threshold`, else
+        "? within error".
     """
     if abs(math.log(us / other_us)) < math.log1p(default_threshold().share):
-        return "? too close"
+        return "? within error"
     return "✓ faster" if us < other_us else "✓ slower"
 
 

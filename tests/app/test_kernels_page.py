@@ -181,7 +181,7 @@ def test_known_figures_are_table_and_chart(open_app, monkeypatch):
     assert set(frame["instructions"]) == {756}
     assert list(frame.columns)[:4] == ["rung", "title", "simulated", "order"]
     order = dict(zip(frame["rung"], frame["order"], strict=True))
-    assert order["v09"] == "? too close to v08"  # 19 and 18 µs
+    assert order["v09"] == "? within error of v08"  # 19 and 18 µs
     assert set(frame["config"]) == {"defaults"}
     assert "Config: block_n=64 num_warps=4" in texts(at).replace("\\", "")
     assert says(texts(at), "needs_compute_capability", "9", "0", "L4", "8", "9")

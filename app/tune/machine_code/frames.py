@@ -42,11 +42,11 @@ def hottest(lines: Sequence[HotLine], source: str, source_name: str) -> pd.DataF
 
 
 def counts(items: Iterable[Count]) -> pd.DataFrame:
-    """`figure`, `counted`, `would do`."""
+    """`figure`, `counted`, `ideal`."""
     rows = [
         (c.name, f"{c.count:,}", "" if not c.ideal else f"{c.ideal:,}") for c in items if c.count
     ]
-    return Table("Counts", ("figure", "counted", "would do"), tuple(rows)).frame()
+    return Table("Counts", ("figure", "counted", "ideal"), tuple(rows)).frame()
 
 
 def overlaps(items: Iterable[Overlap]) -> pd.DataFrame:

@@ -1,13 +1,12 @@
-"""Inline PTX, executed: `asm` statements of a preprocessed kernel become calls of the runtime.
+"""Execute inline PTX: `asm` statements of a preprocessed kernel become calls of the runtime.
 
-`grammar` finds them in the C++ and reads the PTX; `table/` holds what can be executed; `emit`
-writes the C++ of one statement, which is put in the place of the `asm` here.
+`grammar` finds them in the C++ and parses the PTX; `table/` has the supported instructions; `emit`
+writes the C++ that replaces a statement.
 
-An error in such a statement names the line of the wrapper function's caller, as kernels keep PTX in
-small functions: these get a last parameter whose default is the caller's line, as the runtime's own
-functions have one. Where that cannot be done (kernels, lambdas, variadic and virtual functions,
-those that are declared before they are defined or whose address is taken), errors name the
-statement itself.
+Kernels keep PTX in small functions, so an error names the line of the function's caller: such
+functions get a last parameter whose default is the caller's line, like the runtime's own functions.
+If that is not possible (kernels, lambdas, variadic and virtual functions, functions that are
+declared before their definition or whose address is taken), errors name the statement itself.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ _NO_NAME = ("__attribute__", "noexcept", "alignas", "sizeof", "decltype", "if", 
 @dataclass(frozen=True, slots=True)
 class CallSite:
     expression: str
-    parameter: tuple[int, str] | None = None  # to insert: position in the text, and what
+    parameter: tuple[int, str] | None = None  # to insert: (position in the text, code)
 
 
 def find_call_site(
     tokens: list[Token], open_braces: list[int], kernels: Collection[str] = ()
 ) -> CallSite:
-    """For a statement inside of `open_braces`, which are token numbers, outermost first.
+    """Find the call site for a statement within `open_braces` (token numbers, outermost first).
 
     Args:
-        kernels: names of functions that a launch calls, with the arguments of their declaration.
+        kernels: names of functions that are launched, which keep their parameters.
     """
     for number, brace in enumerate(open_braces):
         header = _header(tokens, brace)
@@ -66,7 +65,7 @@ def find_call_site(
 
 
 def _header(tokens: list[Token], brace: int) -> list[Token]:
-    """What stands before a `{`, from the end of the statement before."""
+    """Return the tokens before a `{`, from the end of the previous statement."""
     begin = brace
     while begin and tokens[begin - 1].text not in ("{", "}", ";"):
         begin -= 1
@@ -74,7 +73,7 @@ def _header(tokens: list[Token], brace: int) -> list[Token]:
 
 
 def _parameters(header: list[Token]) -> tuple[str, int, int] | None:
-    """A function's name and where its parameter list opens and closes."""
+    """Return a function's name, and where its parameter list opens and closes."""
     depth = 0
     begin: int | None = None
     for number, token in enumerate(header):
@@ -93,7 +92,12 @@ def _parameters(header: list[Token]) -> tuple[str, int, int] | None:
 
 def _can_change(tokens: list[Token], header: list[Token], name: str) -> bool:
     words = {token.text for token in header}
-    if words & {".", "~", "virtual", "override"}:  # variadic, a destructor, another's to match
+    if words & {
+        ".",
+        "~",
+        "virtual",
+        "override",
+    }:  # or variadic, or a destructor
         return False
     uses = [n for n, token in enumerate(tokens) if token.text == name and token.kind == "word"]
     is_called = all(tokens[n + 1].text in ("(", "<") for n in uses if n + 1 < len(tokens))
@@ -102,7 +106,7 @@ def _can_change(tokens: list[Token], header: list[Token], name: str) -> bool:
 
 
 def _is_declared_at(tokens: list[Token], number: int) -> bool:
-    """Whether the name there follows a type, as in a declaration and in no call."""
+    """True if the name follows a type, as in a declaration but not in a call."""
     before = tokens[number - 1]
     if before.kind == "word":
         return before.text not in ("return", "else", "do", "case")
@@ -110,7 +114,7 @@ def _is_declared_at(tokens: list[Token], number: int) -> bool:
 
 
 def _is_defined_at(tokens: list[Token], number: int) -> bool:
-    """Whether a body follows the parameters of the function whose name that is.
+    """True if a body follows the parameters of the function with this name.
 
     A specialization `f<3>(...)` has to keep the parameters of its template.
     """
@@ -126,7 +130,7 @@ def _is_defined_at(tokens: list[Token], number: int) -> bool:
 
 
 def _is_lambda(tokens: list[Token], brace: int) -> bool:
-    """Whether `]` or `](...)` stands before the brace."""
+    """True if `]` or `](...)` is before the brace."""
     number = brace - 1
     while tokens[number].kind == "word":  # mutable, noexcept
         number -= 1
@@ -139,14 +143,14 @@ def _is_lambda(tokens: list[Token], brace: int) -> bool:
     return tokens[number].text == "]"
 
 
-# Preprocessed C++ with `asm` statements → C++ that executes them. Every line stays in place.
+# Translates preprocessed C++ with `asm` statements to C++ that executes them; keeps line numbers.
 
 
 _ASM = re.compile(rf"\b(?:{'|'.join(ASM_KEYWORDS)})\b")
 
 
 def has_asm(text: str) -> bool:
-    """Whether C++ source may hold `asm` statements."""
+    """True if C++ source may have `asm` statements."""
     return _ASM.search(text) is not None
 
 

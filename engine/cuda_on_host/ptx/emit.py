@@ -1,9 +1,8 @@
-"""One asm statement → one line of C++ that executes its instructions on its operands.
+"""Translate one asm statement to one line of C++ that executes its instructions on its operands.
 
-The operands are read into variables, registers of the PTX are variables beside them, each
-instruction is a block of its own, and the outputs are written at the end. `{ }` of the PTX is a
-scope, `@p` an if, a label a local label of the GNU dialect. Nothing is guessed: what the table does
-not know is an error with the text of the instruction.
+Operands are read into variables, PTX registers are variables, each instruction is a block, and the
+outputs are written at the end. `{ }` of the PTX is a scope, `@p` an if, a label a local label (GNU
+extension). An instruction that is not in the table is an error with its text.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SPECIAL_REGISTERS = {
     "laneid": _LANE,
     "warpid": f"{_SELF}warp",
     "nwarpid": "32",
-    # The CPU is one SM.
+    # The CPU counts as one SM.
     "smid": "0",
     "nsmid": "1",
     "gridid": "0",
@@ -81,10 +80,9 @@ SPECIAL_REGISTERS = {
 }
 
 
-# Operands of PTX instructions as C++: how they are read and written.
+# Reading and writing operands of PTX instructions in C++.
 #
-# What an operand may be depends on the instruction, so each method takes the form's operand or
-# type.
+# Valid operands depend on the instruction, so each method takes the form's operand or type.
 
 
 CPU_ALTERNATIVE = (
@@ -103,18 +101,18 @@ _ADDRESS = re.compile(r"\[\s*([^\s+\-\]]+)\s*(?:([+-])\s*([^\]]+?))?\s*\]")
 class Register:
     variable: str
     type: str  # a PTX type, or "imm"
-    place: str = ""  # of an output: the C++ expression's own variable
+    place: str = ""  # for an output: the C++ expression's variable
 
 
 class Operands:
-    """The registers that an instruction of a statement sees."""
+    """The registers that are visible to an instruction of a statement."""
 
     def __init__(self, statement: AsmStatement) -> None:
         self._statement = statement
         self._registers: dict[str, Register] = {}
-        self._in_place: set[str] = set()  # operands of the statement that are not copied
-        self._placed: dict[int, str] = {}  # number of an input: the code that says where it lies
-        self._current = statement.template  # the text that an error shows
+        self._in_place: set[str] = set()  # operands that are not copied
+        self._placed: dict[int, str] = {}  # number of an input: code for its address
+        self._current = statement.template  # the text that errors show
         self._opcode = ""
 
     def _error(self, problem: str, remedy: str = "") -> CompileError:
@@ -123,7 +121,7 @@ class Operands:
         return CompileError(f"{message}; {remedy}." if remedy else f"{message}.", log=text)
 
     def _operand(self, match: Match, form: OperandForm, text: str) -> tuple[list[str], list[str]]:
-        """Code before the instruction, which declares the operand, and behind it."""
+        """Return the code before the instruction, which declares the operand, and after it."""
         kind = match.kind_of(form)
         name = form.name
         if form.direction == "~":
@@ -174,8 +172,9 @@ class Operands:
         return f"float *const {name} = coh::ptx::in_place<{len(places)}>({arguments});"
 
     def _place_of_input(self, text: str) -> str:
-        """Where an operand's array lies that is a variable of its own, or outlives the function:
-        what is passed by value or computed may be gone when it is read."""
+        """Return the address of an operand's array if it is a variable or outlives the function.
+
+        A value that is passed or computed may no longer exist when it is read."""
         number, outputs = int(text[1:]) if text[1:].isdigit() else -1, len(self._statement.outputs)
         given = self._statement.inputs[number - outputs] if number >= outputs else None
         element = _ELEMENT.fullmatch(given.expression) if given else None
@@ -229,7 +228,7 @@ class Operands:
         return register.variable
 
     def _get(self, text: str, kind: str) -> str:
-        """An operand read as a type of PTX."""
+        """Return code that reads an operand as a PTX type."""
         cpp, bits = TYPES[kind]
         is_small_float = cpp.startswith("coh::")
         if _INTEGER.fullmatch(text):
@@ -273,7 +272,7 @@ class Operands:
         return f"coh::ptx::put({register.variable}, {value});"
 
     def _require_type(self, text: str, register: Register, kind: str) -> None:
-        """The agreement that ptxas asks for. ld, st and cvt take wider registers."""
+        """Check a register's type as ptxas does. ld, st and cvt take wider registers."""
         has, needs = TYPES[register.type][1], TYPES[kind][1]
         relaxed = self._opcode in ("ld", "ldu", "st", "cvt")
         if has != needs and not (relaxed and has > needs):
@@ -293,16 +292,16 @@ def _integer(text: str) -> str:
 
 
 def elements(text: str) -> list[str]:
-    """The elements of a vector; a register alone is one of one element."""
+    """Return the elements of a vector; a register is a vector of one element."""
     return split_commas(text[1:-1]) if text.startswith("{") else [text]
 
 
-# The type of a constraint's register, as nvcc declares it.
+# Register type of a constraint, as nvcc declares it.
 _CONSTRAINTS = {"h": "b16", "r": "b32", "l": "b64", "q": "b128", "f": "f32", "d": "f64"}
 
 
 def emit_statement(statement: AsmStatement, site: str) -> str:
-    """The C++ of a statement; `site` is the expression for the line that errors name.
+    """Return the C++ of a statement; `site` is the expression for the line that errors name.
 
     Raises:
         CompileError: names the line, the PTX that cannot be executed and what to do.
@@ -372,7 +371,7 @@ class _Emitter(Operands):
             binding = "auto &&" if number < outputs else "const auto "
             place = register.place or f"coh_place{number}"
             code.append(f"{binding}{place} = ({operand.expression});")
-            # Here and not in the header, so that the message has the statement's line.
+            # Here instead of in the header, so that the message has the statement's line.
             message = (
                 f'operand %{number} does not have the size and kind of constraint \\"{kind}\\"'
             )
@@ -488,7 +487,7 @@ class _Emitter(Operands):
 
 
 def _storage(kind: str) -> str:
-    """The C++ type of a register's variable."""
+    """Return the C++ type of a register's variable."""
     return "bool" if kind == "pred" else TYPES[f"b{TYPES[kind][1]}"][0]
 
 
@@ -511,7 +510,7 @@ def _top_level_labels(steps: list[Step]) -> list[Label]:
 
 
 def _pair_operands(match: Match, texts: tuple[str, ...]) -> list[tuple[OperandForm, str]] | None:
-    """Operands of the form with their text; None when number or shape differ."""
+    """Return operands of the form with their text; None if number or shape differ."""
     forms = match.operands()
     optional = [form for form in forms if form.default is not None]
     missing = len(forms) - len(texts)
@@ -538,7 +537,7 @@ def _has_shape(match: Match, form: OperandForm, text: str) -> bool:
 
 
 def _nearest(name: str, forms: list[Form]) -> list[Form]:
-    """The forms whose beginning agrees longest with the name, three at most."""
+    """Return up to three forms with the longest common prefix with the name."""
     words = name.split(".")
 
     def agreement(form: Form) -> int:

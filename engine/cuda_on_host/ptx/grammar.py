@@ -1,4 +1,5 @@
-"""The `asm` statements of preprocessed C++, and the forms of PTX that execute them."""
+"""Parse `asm` statements of preprocessed C++, and the forms of PTX instructions that execute
+them."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class AsmStatement:
     outputs: tuple[AsmOperand, ...]
     inputs: tuple[AsmOperand, ...]
     start: int  # of the keyword, in the preprocessed text
-    end: int  # behind the closing parenthesis
+    end: int  # after the closing parenthesis
     last_line: int
 
     @property
@@ -65,7 +66,7 @@ _NO_TOKENS = ("marker", "directive", "newline", "space")
 
 
 def read_tokens(text: str, files: Collection[str]) -> list[Token]:
-    """The tokens that come from `files`; what other headers hold is skipped unread."""
+    """Return the tokens from `files`; other headers are skipped."""
     tokens: list[Token] = []
     markers = list(re.finditer(_LINE_MARKER, text, re.MULTILINE))
     ends = [marker.start() for marker in markers[1:]] + [len(text)]
@@ -75,7 +76,7 @@ def read_tokens(text: str, files: Collection[str]) -> list[Token]:
             continue
         line = int(marker["line"]) - 1  # the marker's own newline comes first
         for match in _TOKEN.finditer(text, marker.end(), end):
-            # `bracket` is a group inside of `raw`, so `lastgroup` would name it.
+            # `bracket` is a group within `raw`, so `lastgroup` would name it.
             kind = "raw" if match["raw"] else match.lastgroup or "other"
             if kind == "newline":
                 line += 1
@@ -87,10 +88,10 @@ def read_tokens(text: str, files: Collection[str]) -> list[Token]:
 
 
 def parse_statement(tokens: list[Token], at: int) -> tuple[AsmStatement, int]:
-    """The statement whose keyword is token `at`, and the number of the token behind it.
+    """Return the statement whose keyword is token `at`, and the number of the token after it.
 
     Raises:
-        CompileError: it is no `asm ("..." : outputs : inputs : clobbers)`.
+        CompileError: it is not `asm ("..." : outputs : inputs : clobbers)`.
     """
     first = tokens[at]
     where = f"{first.file}:{first.line}"
@@ -122,7 +123,7 @@ def parse_statement(tokens: list[Token], at: int) -> tuple[AsmStatement, int]:
 def _split_sections(
     tokens: list[Token], at: int, where: str
 ) -> tuple[list[list[list[Token]]], int]:
-    """The tokens in the parentheses from `at` on: by section (`:`), then by operand (`,`)."""
+    """Return the tokens in the parentheses at `at` by section (`:`), then by operand (`,`)."""
     sections: list[list[list[Token]]] = [[[]]]
     depth = 0
     while at < len(tokens):
@@ -148,7 +149,7 @@ def _parse_operand(tokens: list[Token], where: str) -> AsmOperand:
 
 
 def _source_text(tokens: list[Token]) -> str:
-    """The tokens on one line; those of `->` or `<<` stay together."""
+    """Return the tokens on one line; those of `->` or `<<` stay together."""
     pieces = []
     for before, token in zip([None, *tokens], tokens, strict=False):
         pieces.append("" if before is None or before.end == token.start else " ")
@@ -166,11 +167,11 @@ def _string_value(token: Token) -> str:
     return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), token.text[1:-1], flags=re.DOTALL)
 
 
-# PTX text → the steps it consists of. Operands stay text: instructions give them a meaning.
+# Parses PTX text to steps. Operands stay text, because their meaning depends on the instruction.
 
 
 class PtxSyntaxError(Exception):
-    """`text` is the PTX that is not understood."""
+    """`text` is the PTX that cannot be parsed."""
 
     def __init__(self, problem: str, text: str) -> None:
         super().__init__(problem)
@@ -179,7 +180,7 @@ class PtxSyntaxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OpenScope:
-    labels: tuple[str, ...]  # that stand in it, outside of inner scopes
+    labels: tuple[str, ...]  # labels in it, outside nested scopes
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +229,10 @@ _COUNTED = re.compile(rf"({_NAME})<(\d+)>")
 
 
 def parse_ptx(template: str) -> list[Step]:
-    """The steps of an asm statement's text.
+    """Return the steps of an asm statement's text.
 
     Raises:
-        PtxSyntaxError: names the part that is not understood.
+        PtxSyntaxError: names the part that cannot be parsed.
     """
     text = _COMMENT.sub(" ", template).replace("%%", "%")
     steps: list[Step] = []
@@ -297,14 +298,14 @@ def split_commas(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-# A form: one line of the PTX manual's syntax, its operands, and the C++ that executes it.
+# A form: syntax as in the PTX manual, its operands, and the C++ that executes it.
 #
 #     ldmatrix.sync.aligned.m8n8.x<n:1|2|4>[.trans].<shared|shared::cta>.b16
 #         =d:b32[n] a:shared -> coh::ldmatrix(d, $n, $trans, a, coh_here);
 #
-# The syntax has `<name:a|b>` where one of several stands, `[...]` where something may be left out,
-# and is otherwise literal. `$name` in the code is what stood there ("none" when it was left out),
-# and `$trans` whether `[.trans]` was there; `$t` of a type is its C++ type, `$=t` its name in PTX.
+# The syntax has `<name:a|b>` for a choice, `[...]` for an optional part, and is otherwise literal.
+# `$name` in the code is the choice ("none" if omitted), and `$trans` whether `[.trans]` was given;
+# `$t` of a type is its C++ type, `$=t` its name in PTX.
 #
 # Operands, in order: `=d:t` is an output and `a:t` an input of type `t` (a PTX type, or the name of
 # a
@@ -320,7 +321,7 @@ def split_commas(text: str) -> list[str]:
 # Code that does not end in `;` is an expression for the first output. `ptx::` is the runtime's
 # coh::ptx, `coh_here` the line of source, and `coh_carry` the condition code of .cc.
 
-# PTX type -> (C++ type, bits). f16 and its like are the runtime's own types.
+# PTX type -> (C++ type, bits). f16 and similar types are the runtime's.
 TYPES: dict[str, tuple[str, int]] = {
     "pred": ("bool", 1),
     **{f"{kind}{bits}": (f"{'' if kind == 's' else 'u'}int{bits}_t", bits)
@@ -338,21 +339,21 @@ class OperandForm:
     name: str
     direction: str  # "" (input), "=", "~" (added to later) or "&" (read later, too)
     kind: str  # a type, a group's name, shared, cluster, global, @group, imm, tensor
-    count: str = ""  # of a vector: a number, a group's name or group/2
+    count: str = ""  # size of a vector: a number, a group's name or group/2
     default: str | None = None
-    needs: str = ""  # the group without which it is not there
+    needs: str = ""  # the group that it requires
     second: OperandForm | None = None  # of `d|p`
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A form and what stood in its groups."""
+    """A form and the values of its groups."""
 
     form: Form
     groups: dict[str, str]
 
     def count(self, operand: OperandForm) -> int | None:
-        """Elements of a vector operand, None for a single one."""
+        """Return the number of elements of a vector operand; None for a single one."""
         if not operand.count:
             return None
         name, _, divisor = operand.count.partition("/")
@@ -360,7 +361,7 @@ class Match:
         return 1 if value == "none" else int(value) // int(divisor or 1)
 
     def kind_of(self, operand: OperandForm) -> str:
-        """A type, shared, cluster, global, imm or tensor."""
+        """Return a type, shared, cluster, global, imm or tensor."""
         if operand.kind.startswith("@"):
             space = self.groups[operand.kind[1:]]
             if space == "shared::cluster":
@@ -375,7 +376,7 @@ class Match:
         return [o for o in self.form.operands if not o.needs or self.groups[o.needs] != "false"]
 
     def code(self) -> str:
-        """The C++, with `$name` filled in."""
+        """Return the C++ with `$name` replaced."""
 
         def value(match: re.Match[str]) -> str:
             text = self.groups[match[2]]
@@ -408,7 +409,7 @@ class Form:
 
     @cached_property
     def _parts(self) -> list[tuple[re.Pattern[str], bool]]:
-        """What stands between the dots, and whether it may be left out."""
+        """Return the parts between dots, and whether each is optional."""
         parts: list[tuple[re.Pattern[str], bool]] = []
         for match in _PART.finditer(self.syntax):
             text, may_be_left_out = match["left_out"] or match["there"], match["left_out"]
@@ -417,9 +418,10 @@ class Form:
         return parts
 
     def in_order(self, name: str) -> str | None:
-        """The name with its modifiers in the order of the syntax; None where it is not this form.
+        """Return the name with modifiers in the syntax's order; None if it is not this form.
 
-        ptxas takes them in any order, but for those of one kind: types, state spaces, row and col.
+        ptxas accepts any order, except among modifiers of one kind: types, state spaces, row and
+        col.
         """
         opcode, *modifiers = name.split(".")
 
@@ -431,7 +433,7 @@ class Form:
             for index, modifier in enumerate(left):
                 kind = _kind_of_modifier(modifier)
                 if kind in kinds:
-                    continue  # one of its kind comes before it
+                    continue  # another of its kind comes first
                 kinds |= {kind} if kind else set()
                 if not part.fullmatch(modifier):
                     continue
@@ -464,7 +466,7 @@ _PART = re.compile(r"\[\.(?P<left_out>[^\[\]]+)\]|\.?(?P<there>(?:<[^>]*>|[^.\[\
 
 
 def _kind_of_modifier(modifier: str) -> str:
-    """Those of one kind mean something by their order: `.f16.f32`, `.shared.global`, `.row.col`."""
+    """Return the kind of a modifier; order matters within one: `.f16.f32`, `.row.col`."""
     if modifier in TYPES:
         return "type"
     if modifier.partition("::")[0] in ("shared", "global", "const", "local", "param"):
@@ -516,11 +518,11 @@ def _parse_operand_form(text: str) -> OperandForm:
     )
 
 
-# The table: every form of a PTX instruction that the CPU backend executes, read from `table/`.
+# The table of all PTX instruction forms that the CPU backend executes, read from `table/`.
 #
-# A form is its syntax and, indented below it, its operands and the C++ behind `->`; a deeper
-# indent goes on with the line before. Several syntaxes may stand above one C++. `NAME = text` is
-# what stands for {NAME} in the rest of the file, and `#` begins a remark.
+# A form is its syntax and, indented below it, its operands and the C++ after `->`; a deeper indent
+# continues the previous line. Several syntaxes may share one C++. `NAME = text` defines {NAME} for
+# the rest of the file, and `#` begins a comment.
 
 
 TABLE = Path(__file__).with_name("table")
