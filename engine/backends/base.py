@@ -19,8 +19,8 @@ BackendName: TypeAlias = Literal["cuda", "cpu", "machine-code"]
 class RunOptions:
     """Options of an execution.
 
-    Only the CPU backend uses `seed`; it and the machine-code backend use `schedule`, `check` and
-    `arch`.
+    `schedule`, `check` and `arch` apply to the CPU and the machine-code backend, `seed` to the CPU
+    backend.
     """
 
     # Use the check build, which finds races, accesses out of bounds, uninitialised reads and

@@ -73,7 +73,7 @@ class CpuBackend:
             The part, or the result if the kernel does not compile.
 
         Raises:
-            PartialRunError: it cannot be told which CTAs belong together.
+            PartialRunError: it is unknown which CTAs belong to the same (batch, head).
         """
         library = _build(plan, replace(options, check=False))
         if isinstance(library, RunResult):
@@ -105,7 +105,7 @@ class CpuBackend:
     def run_part(
         self, plan: LaunchPlan, part: PartOfLaunch, inputs: Inputs, options: RunOptions
     ) -> RunResult:
-        """Execute the CTAs of `part`, once.
+        """Execute the CTAs of `part` once, without a second run.
 
         Args:
             inputs: the tensors of `part.part.problem`.

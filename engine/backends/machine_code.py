@@ -94,7 +94,7 @@ class MachineCodeBackend:
         """Choose some CTAs to execute before all others: see `partial.choose_part`.
 
         Raises:
-            PartialRunError: it cannot be found, or not quickly, which CTAs belong together.
+            PartialRunError: it cannot be found quickly which CTAs belong to the same (batch, head).
         """
         if any(prod(launch.cluster) > 1 for launch in plan.passes):
             raise PartialRunError("its CTAs run in clusters", code="part_clusters")
@@ -339,7 +339,7 @@ def _unwritten(size: int) -> NDArray[np.uint8]:
 def memory_of(
     plan: LaunchPlan, inputs: Inputs, kept: Set[str] = frozenset()
 ) -> dict[str, NDArray[np.uint8]]:
-    """Return the bytes of every buffer: of `kept` inputs their own memory, of others a copy."""
+    """Return the bytes of every buffer: inputs in `kept` without a copy, all others copied."""
     memory: dict[str, NDArray[np.uint8]] = {}
     tensors = plan.tensors_of(inputs)
     fills = {scratch.name: scratch.fill for scratch in plan.scratch}
@@ -357,7 +357,7 @@ def memory_of(
 def _repeated_ctas(plan: LaunchPlan, seed: int) -> Sequence[int] | None:
     """Return the CTAs that are run a second time, ascending.
 
-    None means all: if that takes little time, or if CTAs may write what others read.
+    None means all CTAs: if they take little time, or if some may read what others write.
     """
     shares = plan.scratch or len(plan.passes) > 1 or prod(plan.passes[0].cluster) > 1
     if shares or plan.out_fill != "poison" or plan.problem.flops < _WHOLE_REPEAT_FLOPS:
@@ -384,7 +384,7 @@ def _is_part_of(some: NDArray[np.uint8], whole: NDArray[np.uint8]) -> bool:
 
 
 def _pieces(raw: NDArray[np.uint8]) -> range:
-    """Return the begin of pieces of 1 MiB, in 16-bit words."""
+    """Return the start of each piece of 1 MiB, in 16-bit words."""
     return range(1 << 19, raw.nbytes // 2, 1 << 19)
 
 

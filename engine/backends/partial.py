@@ -1,4 +1,6 @@
-"""Part of a launch: the CTAs of a few (batch, head) pairs and query tiles, the last among them.
+"""Execute part of a launch: the CTAs of a few (batch, head) pairs and query tiles.
+
+The last pair and tile are always among them, because their offsets are the largest.
 
 A problem whose tensors exceed 2^31 elements or memory, or that would take hours, is executed in
 part. Its buffers get their full address ranges, in which only the slices of the chosen pairs are
@@ -28,13 +30,13 @@ Probe: TypeAlias = Callable[[PassLaunch, Sequence[int]], Sequence[tuple[str, int
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 MAX_PROBES = 150_000  # CTAs of one pass; about 20 µs each
-MAX_CTAS = 200_000_000  # of one pass, all of which are searched
+MAX_CTAS = 200_000_000  # of one pass; all are examined
 MAX_GROUP = 8  # query heads that share one K/V head
 _CHECKED_CTAS = 48
 
 
 class PartialRunError(Exception):
-    """A launch cannot be executed in part; the text gives the reason, as the end of a sentence."""
+    """A launch cannot be executed in part; the message completes a sentence with the reason."""
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Check of one output.
+"""Check whether one output is correct.
 
 An output is correct if its error is at most twice that of plain attention in the same dtype:
 
@@ -8,14 +8,14 @@ with `ref` in float64, and if nothing is NaN or infinite, every element was writ
 unchanged, the guard zones are intact and a second run gave the same bits. (Of large 16-bit
 problems, most slices are compared in float32, and only those over the bound again in float64.)
 
-`atol` is half a rounding step of the dtype at the largest |ref|: the largest error of a result that
-is exact up to its final rounding. Without it such a result could fail if SDPA happens to be exact
-(S = 1). In FP32, the arithmetic itself errs by as much as the final rounding, so `atol` is √KV
-times as large: the error of KV roundings one after another, as a random walk. SDPA adds in blocks
-and errs less.
+`atol` is half a rounding step of the dtype at the largest |ref|: the largest error of a result
+whose only error is its final rounding. Without it such a result could fail if SDPA happens to be
+exact (S = 1). In FP32, the arithmetic itself errs by as much as the final rounding, so `atol` is
+√KV times as large: the error of KV roundings one after another, as a random walk. SDPA adds in
+blocks and errs less.
 
-TF32 products (10 bits of a mantissa) of FP32 tensors fail this by far. A kernel whose description
-says `tf32 = true` may err twice as much as attention whose products are all TF32.
+FP32 kernels that multiply in TF32 (10 mantissa bits) exceed this bound by far. If a kernel's
+description says `tf32 = true`, its bound is twice the error of attention with all products in TF32.
 """
 
 from __future__ import annotations
@@ -359,8 +359,10 @@ def _outputs(result: RunResult) -> Mapping[str, RawArray]:
 
 
 def with_passing_inputs(wrong: Correctness, source: Path) -> Correctness:
-    """Add a finding to a failure on extreme inputs if the kernel passed on others, because only the
-    range of the scores differs."""
+    """Add a finding to a failure on extreme inputs of a kernel that passed on normal ones.
+
+    The two differ only in the range of the scores, so the row maximum is suspected.
+    """
     explained = {FindingCode.ROW_MAXIMUM, FindingCode.SCORE_PRECISION}
     if any(finding.pattern in explained for finding in wrong.findings):
         return wrong
@@ -421,7 +423,7 @@ def _reason(
 
 
 def _margin(problem: Problem) -> str:
-    """Return the part of the tolerance besides the baseline's error, in words."""
+    """Return `atol`, the tolerance besides the baseline's error, in words."""
     if problem.dtype != "float32" or problem.num_keys == 1:
         return "half a rounding step"
     return f"the rounding of a sum of {problem.num_keys:,} terms"
@@ -436,7 +438,7 @@ def _tf32_err(expected: Expected) -> float:
 def _as_tf32(
     expected: Expected, compared: ComparedOutput, plan: LaunchPlan | None
 ) -> tuple[Finding, ...]:
-    """Return a finding if an FP32 output is as accurate as TF32 products; else None."""
+    """Return a finding if an FP32 output errs no more than with TF32 products; else none."""
     if expected.inputs.problem.dtype != "float32" or not compared.finite.all():
         return ()
     if compared.error.max() > 2 * _tf32_err(expected):

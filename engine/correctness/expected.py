@@ -55,12 +55,12 @@ MAX_KEPT_BYTES = 1 << 30
 
 # Share of the tolerance; the error of float32 is far less than the remaining share.
 _NEARLY = 0.95
-_MOST_WRONG_SLICES = 64  # that are compared in float64
+_MOST_WRONG_SLICES = 64  # wrong slices that are computed again in float64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """The correct output, and the error of plain attention in the problem's dtype."""
+    """The reference output, and the error of plain attention in the problem's dtype."""
 
     inputs: Inputs
     coverage: Coverage
@@ -161,8 +161,7 @@ def _largest(values: Float64Array) -> float:
 
 
 class _NoBaseline(Exception):
-    """PyTorch cannot compute this attention; the text, the end of a sentence, says what it
-    lacks."""
+    """PyTorch cannot compute this attention; the message completes a sentence with the reason."""
 
 
 def _baseline(

@@ -1,4 +1,4 @@
-"""Codes of findings, by which programs distinguish them."""
+"""Codes that identify the kinds of findings."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def _reason(expected: ExpectedGradients, judged: list[_Judged], result: RunResul
     bits = (
         "A second run gave the same bits."
         if result.repeatable
-        else "A second run gave other bits, as its description says: atomics add in no order."
+        else "A second run gave different bits, as its description allows: atomics have no order."
     )
     of_kv = judged[-1].expected.coverage
     total, compared = of_kv.problem.batch * of_kv.problem.num_heads, len(of_kv.slices)
@@ -231,10 +231,10 @@ def with_other_order(
     said = " and ".join(name for name, x, y in pairs if not np.array_equal(x, y))
     if not said:
         return replace(passed, reason=f"{passed.reason} The same bits in another order of CTAs.")
-    sentence = f"Other bits of {said} in another order of CTAs"
+    sentence = f"The bits of {said} differ in another order of CTAs"
     if not is_ordered:
-        return replace(passed, reason=f"{passed.reason} {sentence}, by rounding alone.")
-    warning = f"{sentence}: a sum whose order is not fixed, or a race."
+        return replace(passed, reason=f"{passed.reason} {sentence}, within rounding.")
+    warning = f"{sentence}: the order of a sum is not fixed, or there is a race."
     return replace(passed, warnings=(*passed.warnings, warning))
 
 
@@ -254,8 +254,8 @@ def _findings(
             found.append(Finding(FindingCode.UNWRITTEN, sentence, unwritten / total))
         if nonfinite:
             sentence = (
-                f"{each.name} has NaN or infinity: something is read that nobody wrote (scratch "
-                "and shared memory begin as NaN), rows past the end are not zeros, or the exponent "
+                f"{each.name} has NaN or infinity: something is read before it is written (scratch "
+                "and shared memory start as NaN), rows past the end are not zeros, or the exponent "
                 "lacks LSE."
             )
             found.append(Finding(FindingCode.NAN_ROW, sentence, nonfinite / total))
@@ -412,7 +412,7 @@ def _suspicion(
     if said := _of_a_part(lse, inputs, coverage, ref, allowed):
         return f" {said}"
     if float(np.abs(np.sort(lse, axis=None) - np.sort(ref, axis=None)).max()) <= allowed:
-        return " The values are right and in each other's places: look at the index of LSE."
+        return " The values are right but stored at wrong rows: look at the index of LSE."
     return ""
 
 

@@ -184,8 +184,11 @@ class BrokenElements:
 
     @classmethod
     def of(cls, raw: RawArray, dtype: Dtype) -> BrokenElements:
-        """Find them by parts, because arrays as large as the output cost more. Zeros that are never
-        written take no memory, and most outputs are finite."""
+        """Find the broken elements of `raw`.
+
+        The output is examined in parts, without temporary arrays of its size. Masks start as zeros,
+        which take no memory until written, and most outputs have no broken element.
+        """
         bits, poison = bits_of(raw), poison_of(dtype)
         broken = cls(np.zeros(bits.shape, np.bool_), np.zeros(bits.shape, np.bool_))
         for part, empty, written in zip(bits, broken.unwritten, broken.nonfinite, strict=True):
@@ -213,9 +216,10 @@ def nonfinite(raw: RawArray, dtype: Dtype) -> BoolArray:
 
 @dataclass(frozen=True, slots=True)
 class ErrorFigures:
-    """Error statistics over finite elements; if there are none, those of an output of zeros.
+    """Error statistics over finite elements.
 
-    So every figure is finite, also for an output of NaN alone.
+    If no element is finite, the statistics are those of an output of zeros, so every figure is
+    finite.
     """
 
     max_abs_err: float
@@ -244,7 +248,7 @@ def _rms(error: Float64Array) -> float:
     return float(np.linalg.norm(error) / np.sqrt(error.size))
 
 
-# More tiles are merged, because the cost of the fit is cubic in their number.
+# Beyond this number, tiles are merged: the cost of the fit is cubic in it.
 _MAX_TILES = 128
 # Rows examined per query tile, evenly spaced.
 _MAX_ROWS = 32
@@ -311,8 +315,8 @@ def _directions(
 ) -> Float64Array:
     """Return the contributions of each key tile, `[kinds, key tiles, rows, head_dim]`.
 
-    Kinds: the visible keys; if some are masked, also those, and at either end of the visible keys
-    the first masked and the last visible one.
+    Kinds: the visible keys; if some keys are masked, also the masked ones, and for either end of
+    the visible range the first masked key and the last visible key.
     """
     keys = np.arange(scores.shape[1])
     top = np.where(visible, scores, -np.inf).max(axis=1, keepdims=True)

@@ -1,8 +1,9 @@
-"""Attention in float64, with which outputs are compared.
+"""The float64 reference that outputs are compared with.
 
 The inputs are exact in float64, so the reference only has float64's own rounding errors, far below
 those of kernels. It is computed with BLAS, one block of query rows at a time, so that memory is
-bounded for every sequence length. Of too large problems a sample is computed; see `Coverage`.
+bounded for every sequence length. If a problem is too large, only a sample of its rows is
+computed; see `Coverage`.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ _BLOCK_BYTES = 8 << 20
 _MIN_BLOCK_ROWS = 16
 # About 3 s on two cores: SDXL's 10 heads of 4,096 fit, Llama-3's 32 heads of 8,192 are sampled.
 MAX_WORK = 200e9
-# Limit in float64 for outputs of 16 bits. Beyond it, slices of half as much are computed in float64
-# and the others in float32, in a third of the time; wrong ones again in float64.
+# Limit of work in float64 for 16-bit outputs. Above it, only slices worth half of it are computed
+# in float64. The others are computed in float32, in a third of the time, and those that are wrong
+# again in float64.
 MAX_FLOAT64_WORK = 5e9
 # exp and its passes over memory, in operations (a multiply-add is two).
 _SOFTMAX_WORK_PER_SCORE = 100
@@ -101,7 +103,7 @@ class Coverage:
         return batch, head, int(self.rows[row_position])
 
     def sentence(self) -> str:
-        """Return what was compared, as a sentence; empty if everything."""
+        """Return a sentence on what was compared; empty if everything was."""
         if self.complete or self.pairs:  # a partial run reports it itself
             return ""
         total = self.problem.batch * self.problem.num_heads
@@ -145,7 +147,7 @@ def _work_per_row(problem: Problem) -> int:
 
 
 def choose_coverage(problem: Problem, most_work: float = MAX_WORK) -> Coverage:
-    """Return everything if within the budget, else a sample that is the same on every machine.
+    """Return full coverage if within the budget, else a sample that is the same on every machine.
 
     The sample has the four corners of batch × head, and the first and last query rows. The rest is
     random with a fixed seed, so that it does not coincide with a tile size.
@@ -242,10 +244,11 @@ def _covered_attention(inputs: Inputs, coverage: Coverage, dtype: type[np.floati
 
 
 def _on_all_cores(work: Callable[[slice], None], groups: Sequence[slice]) -> None:
-    """Compute each group on its own thread.
+    """Call `work` on each group, on one thread per core.
 
-    While a kernel executes, BLAS's own threads take four times the processor time, and threads of
-    whole groups take no more."""
+    BLAS's own threads take four times as much processor time while a kernel executes beside them;
+    threads that each process whole groups do not.
+    """
     threads = min(os.cpu_count() or 1, len(groups))
     if threads <= 1 or _blas_threads() is None:
         for group in groups:
@@ -332,7 +335,7 @@ def covered_blocks(
 
     Args:
         dtype: dtype of the computation.
-        given: applied to Q, K and V before they are multiplied; default: nothing.
+        given: applied to Q, K and V before they are multiplied; None: they are used as they are.
     """
     problem, rows = inputs.problem, coverage.rows
     for group in slice_groups(len(coverage.slices), problem):
@@ -433,12 +436,12 @@ def slice_qkv(
 def score_blocks(
     problem: Problem, q: Floats, k: Floats, rows: IntArray, slopes: Floats | None = None
 ) -> Iterator[tuple[slice, Floats]]:
-    """Yield final, masked scores by blocks: (positions in `rows`, `[slices, block, keys]`).
+    """Yield final, masked scores block by block: (positions in `rows`, `[slices, block, keys]`).
 
     Args:
-        q: `[slices, seqlen, head_dim]`, of which `rows` are taken.
+        q: `[slices, seqlen, head_dim]`; only `rows` are used.
         k: `[slices, num_keys, head_dim]`.
-        slopes: ALiBi's, `[slices]`.
+        slopes: ALiBi slopes, `[slices]`; None without ALiBi.
 
     Keys that no row of a causal block sees are left out, so `keys` may be less than num_keys.
     """

@@ -30,7 +30,7 @@ def test_a_name_that_is_not_understood_is_named_on_every_page(open_app, page) ->
     assert not at.exception
     notes = notes_of(at)
     if page == "devices":
-        assert notes.pop(0).startswith("The link's S=64 is left out: only the pages Tune, Kernels,")
+        assert says(notes.pop(0), "link_of_other_pages", "S=64", "the pages Tune, Kernels,")
     assert len(notes) == len(ODD)
     for said, note in zip(SAID, notes, strict=True):
         assert said in note
@@ -46,15 +46,12 @@ def notes_of(at: AppTest) -> list[str]:
 
 def test_values_of_another_page_are_named_with_the_page(open_app) -> None:
     at = open_app("batch", max_batch="256", **{"v05.num_splits": "4", "tab": "Variants"})
-    assert notes_of(at) == [
-        "The link's tab=Variants is left out: only the Tune page can use such a value."
-    ]
+    (note,) = notes_of(at)
+    assert says(note, "link_of_other_pages", "tab=Variants", "the Tune page")
     assert set(at.query_params) >= {"max_batch"}
     at = open_app("sweep", max_batch="256", points="csv", sweep_block_n="64")
-    assert notes_of(at) == [
-        "The link's max_batch=256, points=csv are left out: only the Batch size page can use "
-        "such a value."
-    ]
+    (note,) = notes_of(at)
+    assert says(note, "link_of_other_pages", "max_batch=256, points=csv", "the Batch size page")
 
 
 def test_many_of_them_are_counted(open_app) -> None:

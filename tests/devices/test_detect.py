@@ -60,9 +60,8 @@ def test_the_highest_clock_of_the_driver_beside_the_table(software_nvml: Softwar
     software_nvml.has(described("H200", clock_khz=1_830_000))
     local = detected()
     assert local.spec is find_device("H200")
-    assert local.differences == (
-        "Highest SM clock: 1,830 MHz as the driver reports it, 1,980 MHz in Attune's table.",
-    )
+    (difference,) = local.differences
+    assert says(difference, "driver_and_table_differ", "1,830 MHz", "1,980 MHz")
 
 
 def test_an_unknown_gpu_keeps_what_nobody_knows_empty(software_nvml: SoftwareNvml) -> None:
@@ -122,7 +121,7 @@ def test_names_in_cuda_visible_devices(
         if name:
             assert detected().spec.name == name
         else:
-            assert f"does not find CUDA_VISIBLE_DEVICES={whole}" in str(detect_local())
+            assert says(str(detect_local()), "driver_finds_no_gpu", f"CUDA_VISIBLE_DEVICES={whole}")
 
 
 @pytest.mark.parametrize("visible", ["", "-1"])
@@ -156,7 +155,7 @@ def test_no_package_gives_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_such_device(software_nvml: SoftwareNvml) -> None:
     software_nvml.has(described("L4"))
     software_nvml.says("nvmlDeviceGetHandleByIndex=15")
-    assert "does not find the first GPU (GPU is lost)" in str(detect_local())
+    assert says(str(detect_local()), "driver_finds_no_gpu", "GPU is lost")
 
 
 @pytest.mark.parametrize("older", ["", "nvmlDeviceGetCurrentClocksEventReasons=13 "])

@@ -137,11 +137,13 @@ def test_a_calibration_narrows_the_interval(
         assert a.high_us / a.low_us < 0.2 * b.high_us / b.low_us
 
 
-def test_points_of_different_kernels_are_called_out(reference_csv: Path, prepared: Prepare) -> None:
+def test_a_note_names_the_point_that_does_not_fit_one_kernel(
+    reference_csv: Path, prepared: Prepare
+) -> None:
     points = series(reference_csv, "length")
     points[3] = replace(points[3], measured_us=3 * points[3].measured_us)
     calibration = calibrate(prepared(points))
-    assert any("no single kernel" in note for note in calibration.notes)
+    assert says(calibration.notes, "model_misses_a_point", points[3].place)
     assert calibration.noise > 0.2
 
 

@@ -112,7 +112,7 @@ def test_one_number_of_splits_is_chosen_by_its_worst_batch() -> None:
     assert cheapest_splits(kernels[:1], problems, Known()) is None  # type: ignore[arg-type]
 
 
-def test_the_price_stands_in_the_sentence() -> None:
+def test_the_cost_of_the_same_bits_is_in_the_sentence() -> None:
     same = Comparison(2, 4, "in_order", 0, 0.0)
     other = Comparison(1, 8, "in_order", 3, 1e-4)
     found = BatchInvariance("v14", Problem(1, 1, 1, 64), (same, other), SplitChoice(4, 0.2, 1))
@@ -122,9 +122,7 @@ def test_the_price_stands_in_the_sentence() -> None:
     for slowdown, price in words.items():
         instead = Instead("v11 block_m=64", slowdown, 44)
         found = BatchInvariance("v13", Problem(1, 1, 512, 64), (apart,), None, instead)
-        assert found.sentence.endswith(
-            f"v11 block_m=64 gives the same bits, and {price} (simulated, at B=44)."
-        )
+        assert says(found.sentence, "other_kernel_same_bits", "v11 block_m=64", price, "B=44")
 
 
 @pytest.mark.exhaustive

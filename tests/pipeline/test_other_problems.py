@@ -135,9 +135,7 @@ def test_a_block_behind_a_tunable_runs_with_another_value_and_what_fails_there_i
     assert first.problem == second.problem != problem
     assert list(second.changed) == ["block_n"]
     assert (wrong.status, wrong.problem) == (Status.RACE, problem)
-    assert wrong.reason == (
-        f"It passes at {problem.label()}, but not at {second.label()}: A race at a.cu:7."
-    )
+    assert says(wrong.reason, "passes_but_not_at", problem.label(), second.label(), "a.cu:7")
     fine = judged(Status.COMPILE_ERROR)  # says nothing of the kernel that was asked for
     assert fine.status is Status.PASSED
     assert fine.reason.startswith(f"Right. Also executed at {first.label()}: the largest error")
@@ -165,7 +163,7 @@ def test_what_one_tile_cannot_show_is_found_at_a_sharper_problem(tmp_path: Path)
     assert says(right.reason, "also_executed_at", "B2 H2")
     assert right.problem == wrong.problem == asked
     assert wrong.status is Status.INCORRECT
-    assert wrong.reason.startswith(f"It passes at {asked.label()}, but not at B2 H2 S")
+    assert says(wrong.reason, "passes_but_not_at", asked.label(), "B2 H2")
     assert wrong.correctness is not None
     assert wrong.correctness.first_bad_index is None
     assert wrong.correctness.findings

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sessions_data import evaluation_maker, map_stub, snapshot_maker
-from words import raises
+from words import raises, says
 
 from engine.attention.problem import Problem
 from engine.base.errors import SnapshotError
@@ -163,7 +163,7 @@ def test_what_is_not_a_snapshot(changes: dict[str, Any], said: str) -> None:
 def test_a_changed_source_is_found() -> None:
     raw = as_json()
     raw["sources"][0]["text"] += "// one more line"
-    assert "sources[0] is wrong: sha256 is not that of the text" in refusal(raw)
+    assert says(refusal(raw), "sha256_of_other_text", "sources[0]")
 
 
 def test_a_place_deep_inside_is_named() -> None:

@@ -34,7 +34,7 @@ WAIT_S = 60.0
 
 
 class GpuTimeout(RuntimeError):
-    """Queued work did not end in time. It may be endless, so the process cannot use the GPU
+    """Queued work did not end in time. It may never end, so this process must not use the GPU
     again."""
 
 

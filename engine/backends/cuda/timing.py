@@ -63,7 +63,7 @@ def why_too_large(plan: LaunchPlan, free_bytes: int) -> str | None:
 
 
 class Buffers:
-    """The buffers of one plan. A context manager that frees them."""
+    """The device buffers of one plan; a context manager that frees them."""
 
     def __init__(self, calls: GpuCalls, plan: LaunchPlan) -> None:
         self._calls = calls

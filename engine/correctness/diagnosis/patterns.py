@@ -250,7 +250,7 @@ def _match(pattern: FindingCode, what: str, look_at: str, share: float) -> Match
     return Match(SuspectedBug(pattern, what, look_at, lambda _: None), share, share)
 
 
-# Some wrong values are right by chance, so a pattern needs not hold for all.
+# Some elements of a wrong row are right by chance, so a pattern need not hold for all.
 _NEARLY_ALL = 0.9
 # Few scattered errors of at most this many tolerances come from lost precision, not from wrong
 # elements.

@@ -271,7 +271,9 @@ _MAX_SLICES = 3
 
 
 def far_scores_words(inputs: Inputs, compared: ComparedOutput, wrong: BoolArray) -> str:
-    """Return a clause if so; empty if rows with scores near 0 are wrong too, or all are far.
+    """Return a clause if only rows with scores far from 0 are wrong; else empty.
+
+    Also empty if all rows have scores far from 0, because then the position tells nothing.
 
     Args:
         wrong: `[slices, rows, head_dim]` on the covered rows.

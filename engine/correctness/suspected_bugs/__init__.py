@@ -44,8 +44,8 @@ __all__ = [
     "spread_cases",
 ]
 
-# Share of the squared error that a bug must explain. The rest is due to rounding and the order of
-# sums. A bug with a merely similar effect can reach 0.9.
+# Least share of the squared error that a matching bug explains. Rounding and the order of summation
+# cause the rest. Another bug with a similar effect can reach 0.9.
 MIN_EXPLAINED = 0.97
 _WORTH_A_SECOND_LOOK = 0.9
 _SAME = 1e-3
@@ -60,7 +60,7 @@ class Match:
     share: float  # share of the wrong elements that the prediction gets right
 
 
-# The simplest first: if two explain equally much, the first one is reported.
+# Simple bugs first: if two explain the error equally well, the first one is reported.
 _FAMILIES: tuple[Callable[[Case], Iterator[SuspectedBug]], ...] = (
     softmax_bugs,
     mask_bugs,
@@ -75,13 +75,13 @@ _FAMILIES: tuple[Callable[[Case], Iterator[SuspectedBug]], ...] = (
 
 
 def small_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Bugs whose effect may lie within the tolerance, such as one key or weight too many."""
+    """Yield bugs whose effect may be within the tolerance, such as one extra key or weight."""
     for family in (softmax_bugs, mask_bugs, feature_bugs, kv_split_bugs, precision_bugs):
         yield from family(case)
 
 
 def best_match(cases: Sequence[Case]) -> Match | None:
-    """The bug that explains the wrong rows of all cases; None if none does."""
+    """Return the bug that best explains the wrong rows of all cases; None if none does."""
     best = _best_of(_FAMILIES, cases) or _best_of((other_steps,), cases)
     if (best is not None and best.explained >= EXPLAINED_BY_FACTOR) or not cases:
         return best
@@ -95,7 +95,7 @@ def best_match(cases: Sequence[Case]) -> Match | None:
 
 
 def lost_precision(cases: Sequence[Case]) -> Match | None:
-    """As `best_match`, for bugs that round values that must not be rounded."""
+    """Return the best match among bugs that round values too coarsely; None if none fits."""
     return _best_of((precision_bugs,), cases)
 
 
@@ -117,7 +117,7 @@ def _best_of(
 
 
 def _fit(bug: SuspectedBug, cases: Sequence[Case]) -> Match:
-    """How well the prediction fits, where prediction, output and reference are finite."""
+    """Return how well the prediction fits where prediction, output and reference are finite."""
     before = after = 0.0
     wrong = right_now = 0
     for case in cases:
@@ -139,5 +139,5 @@ def _fit(bug: SuspectedBug, cases: Sequence[Case]) -> Match:
 
 
 def _rounding(case: Case, told: BoolArray) -> Float64Array:
-    """Approximate rounding error of each element in the output's dtype."""
+    """Return the approximate rounding error of each element in the output's dtype."""
     return NOISE[case.problem.dtype] * np.abs(case.out[told])

@@ -14,22 +14,22 @@ from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array, IntArray, visible_keys
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 
-# Heads on either side in which a wrong offset is searched.
+# Wrong head offsets are tried up to this distance on either side.
 _NEAR_HEADS = 4
 
-# (query row, split of the key) → the query row that is read, `[R, splits]`.
+# (query row, split of the key) → query row that the bug reads instead, `[R, splits]`.
 QueryMap = Callable[[IntArray, IntArray], IntArray]
-# (operand, batch, head) → the slice index that is read.
+# (operand, batch, head) → slice index that the bug reads instead.
 HeadMap = Callable[["Operand", int, int], int]
-# operand → the first element that is read.
+# operand → index of the first element that the bug reads.
 BaseMap = Callable[["Operand"], int]
-# (case, batch, query head) → the slice index of K and V that is read.
+# (case, batch, query head) → slice index of K and V that the bug reads.
 KvMap = Callable[[Case, int, int], int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operand:
-    """Q, K or V as the head of a case should read it."""
+    """Q, K or V as a correct kernel reads it for the head of a case."""
 
     case: Case
     raw: RawArray
@@ -39,7 +39,7 @@ class Operand:
 
 
 def addressing_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Suspected addressing bugs: wrong query rows first, then heads and strides."""
+    """Yield suspected addressing bugs: wrong query rows first, then heads and strides."""
     if case.problem.seqlen > 1:
         yield from _wrong_query_rows(case)
     if case.problem.batch * case.problem.num_heads > 1:
@@ -102,7 +102,10 @@ def _first_of_tile(block_m: int, count: int, rows: IntArray, split: IntArray) ->
 
 
 def _wrong_query(query_of: QueryMap, own_mask: bool, case: Case) -> Float64Array:
-    """Scores with the mapped query rows; rows past the end are zeros, because loads are guarded."""
+    """Return attention with Q read from the mapped rows.
+
+    Rows past the end are zeros, because kernels guard these loads.
+    """
     seqlen = case.problem.seqlen
     split_of_key = case.keys // case.tiles.chunk_rows
     scores = np.empty_like(case.scores)
@@ -119,7 +122,7 @@ def _wrong_query(query_of: QueryMap, own_mask: bool, case: Case) -> Float64Array
 
 
 def _wrong_length_strides(case: Case) -> Iterator[SuspectedBug]:
-    """If seqlen_kv differs from seqlen: the stride of one used for the other."""
+    """Yield bugs that use seqlen in a stride instead of seqlen_kv, or the reverse."""
     p = case.problem
     by = (p.num_keys - p.seqlen) * p.head_dim
     if by:
@@ -129,7 +132,7 @@ def _wrong_length_strides(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _wrong_heads() -> Iterator[SuspectedBug]:
-    """Some of Q, K and V read at another (batch, head)."""
+    """Yield bugs that read some of Q, K and V at another (batch, head)."""
     places: list[tuple[str, HeadMap]] = [
         ("at an offset that leaves out the batch", lambda _, _b, h: h),
         ("at an offset that leaves out the head", lambda x, b, _h: b * x.num_heads),
@@ -153,7 +156,7 @@ def _wrong_heads() -> Iterator[SuspectedBug]:
 
 
 def _wrong_strides(case: Case) -> Iterator[SuspectedBug]:
-    """Slightly wrong strides between heads, and slices shifted by a row or a tile."""
+    """Yield slightly wrong strides between heads, and slices shifted by a row or a tile."""
     p, tiles = case.problem, case.tiles
     strides = [("of whole key tiles", tiles.padding * p.head_dim)]
     for by, unit in ((p.head_dim, "one row"), (1, "one element"), (8, "8 elements")):
@@ -167,7 +170,7 @@ def _wrong_strides(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _zero_filled(case: Case) -> Iterator[SuspectedBug]:
-    """K and V read shifted by rows, with zeros outside a head, as TMA fills them."""
+    """Yield bugs that read K and V shifted by rows, with zeros outside the head, as TMA does."""
     for operands in ("kv", "k", "v"):
         names = " and ".join(operands.upper())
         for rows, name in ((1, "one row"), (case.tiles.block_n, "one key tile")):
@@ -182,7 +185,7 @@ def _zero_filled(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _wrong_key_tiles(case: Case) -> Iterator[SuspectedBug]:
-    """Wrong key tiles of K or V, as from a wrong pipeline stage, page or counter."""
+    """Yield bugs that read other key tiles: a wrong pipeline stage, page or counter."""
     tiles = case.tiles
     total = tiles.num_key_tiles
     if total < 2:
@@ -231,7 +234,7 @@ def _wrong_key_tiles(case: Case) -> Iterator[SuspectedBug]:
 def _with_key_tiles(
     operands: str, tile_of: Callable[[IntArray], IntArray], case: Case
 ) -> Float64Array:
-    """Attention with K or V of the mapped key tiles; rows past the last key are zeros."""
+    """Return attention with K or V read from the mapped key tiles, and zeros past the last key."""
     block_n, count = case.tiles.block_n, case.problem.num_keys
     rows = tile_of(case.keys // block_n) * block_n + case.keys % block_n
     inside = (rows < count)[:, None]
@@ -256,9 +259,9 @@ def _read_shifted(operands: str, by: int, case: Case) -> Float64Array | None:
 
 
 def _wrong_kv_heads() -> Iterator[SuspectedBug]:
-    """Wrong K/V heads in grouped-query attention, from a wrong map of query heads to K/V heads."""
+    """Yield wrong maps from query heads to K/V heads in grouped-query attention."""
     maps: list[tuple[str, KvMap]] = [
-        # This one is first, because it stays in bounds for every head; the others may not.
+        # First, because it stays in bounds for every head; the others may not.
         (
             "by head % num_heads_kv instead of head / (num_heads / num_heads_kv)",
             lambda c, b, h: b * c.problem.kv_heads + h % c.problem.kv_heads,
@@ -283,7 +286,7 @@ def _kv_base(kv_slice_of: KvMap, operand: Operand) -> int:
 
 
 def _wrong_tensors(case: Case) -> Iterator[SuspectedBug]:
-    """One tensor read instead of another."""
+    """Yield bugs that read one tensor instead of another, such as K instead of V."""
     names = "kvq" if case.problem.num_keys == case.problem.seqlen else "kv"
     for operand in names:
         for source in names:
@@ -334,7 +337,7 @@ def _read_from_wrong_offset(
 
 
 def _read_at(base_of: BaseMap, operands: str, case: Case) -> Float64Array | None:
-    """Attention with some operands read from another offset; None if that is out of bounds."""
+    """Return attention with operands read at another offset; None if that is out of bounds."""
     p, of_kv = case.problem, case.kv_slice_index
     read = []
     for name, operand in (
@@ -354,7 +357,7 @@ def _read_at(base_of: BaseMap, operands: str, case: Case) -> Float64Array | None
 
 
 def _segment(raw: RawArray, base: int, own: Float64Array, case: Case) -> Float64Array:
-    """The elements at `base`, in the shape of `own`; None if out of bounds."""
+    """Return the elements of `raw` from `base` on, in the shape of `own`; None if out of bounds."""
     flat = raw.reshape(-1)[base : base + own.size]
     return decode(flat, case.problem.dtype).astype(np.float64).reshape(own.shape)
 
@@ -364,7 +367,7 @@ def _segment(raw: RawArray, base: int, own: Float64Array, case: Case) -> Float64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reads:
-    """The correct reads of a head's keys from pages."""
+    """Where a correct kernel reads each key of a head: page and row."""
 
     pages: Pages
     batch: int
@@ -373,24 +376,26 @@ class _Reads:
 
     @property
     def of_table(self) -> IntArray:
-        """Index in the sequence's block table for each key."""
+        """Return the index of each key's page in the sequence's block table."""
         return self.keys // self.pages.rows
 
     @property
     def row(self) -> IntArray:
-        """Row of each key within its page."""
+        """Return the row of each key within its page."""
         return self.keys % self.pages.rows
 
     def looked_up(self, batch: int | IntArray, entry: IntArray) -> IntArray:
-        """Pages by the block table; −1 without such an entry. An index past a sequence's entries
-        reads those of the next."""
+        """Return the pages of block-table entries; −1 where the table has no such entry.
+
+        An index past a sequence's entries gives those of the next sequence, as in memory.
+        """
         table = self.pages.table().reshape(-1)
         at = batch * self.pages.per_sequence + entry
         inside = (at >= 0) & (at < table.size)
         return np.where(inside, table[np.clip(at, 0, table.size - 1)], -1)
 
 
-# The page, and the row in it, from which each key is read.
+# → (page, row within it) that the bug reads for each key.
 PageMap = Callable[[_Reads], tuple[IntArray, IntArray]]
 
 _MAPS: tuple[tuple[str, PageMap], ...] = (
@@ -430,7 +435,7 @@ _MAPS: tuple[tuple[str, PageMap], ...] = (
 
 
 def page_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """K and V, then each alone, read from wrong places in the pool of pages."""
+    """Yield bugs that read K and V, or one of them, from wrong pages or rows of the pool."""
     if not case.tiles.page_rows:
         return
     for operands in ("kv", "k", "v"):
@@ -445,7 +450,10 @@ def page_bugs(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _read_from(read: PageMap, operands: str, case: Case) -> Float64Array | None:
-    """Attention with keys read by `read`; None if it reads an unused page, which gives NaN."""
+    """Return attention with keys at the mapped pages and rows.
+
+    None if an unused page is read, because such pages hold NaN.
+    """
     problem = case.problem
     pages = Pages(problem, case.tiles.page_rows)
     batch, head = divmod(case.kv_slice_index, problem.kv_heads)

@@ -24,7 +24,7 @@ from engine.correctness.reference import (
 
 MAX_CASES = 3
 _MAX_ROWS = 256
-# Multiply-adds up to which BLAS runs on one thread: starting others would take longer.
+# BLAS runs on one thread up to this many multiply-adds: starting others would take longer.
 _QUICK_WORK = 1 << 18
 _LARGEST_LOG = 700.0  # exp of more is infinite in float64
 # Limit on the scores of one case, so that a prediction takes about 10 ms.
@@ -56,7 +56,7 @@ class Case:
 
     @cached_property
     def own(self) -> Problem:
-        """The problem of the case's own sequence."""
+        """Return the problem of the case's own sequence, whose length may be shorter."""
         return self.problem.of_sequence(self.slice_index // self.problem.num_heads)
 
     @property
@@ -64,7 +64,7 @@ class Case:
         return self.slice_index % self.problem.num_heads
 
     def slope(self, head: int | None = None) -> float | None:
-        """ALiBi's slope of the case's head or of `head`; None without ALiBi."""
+        """Return the ALiBi slope of `head`, by default the case's; None without ALiBi."""
         if not self.problem.alibi:
             return None
         slopes = alibi_slopes(self.problem.num_heads)
@@ -72,12 +72,12 @@ class Case:
 
     @property
     def sink(self) -> float | None:
-        """The sink logit of the case's head, which is part of its row sums; None without sinks."""
+        """Return the sink logit that is added to the head's row sums; None without sinks."""
         return None if self.inputs.sinks is None else float(self.inputs.sinks[self.head])
 
     @cached_property
     def quick(self) -> Case:
-        """The case with only a few wrong rows, to discard bugs quickly that do not fit."""
+        """Return the case with a few wrong rows only, to reject most bugs quickly."""
         wrong = np.flatnonzero(self.bad.any(axis=1))
         count = min(max(_QUICK_WORK // (self.problem.num_keys * self.problem.head_dim), 4), 32)
         picked = wrong[np.unique(np.linspace(0, len(wrong) - 1, count).astype(int))]
@@ -95,16 +95,16 @@ class Case:
 
     @cached_property
     def scores(self) -> Float64Array:
-        """Scaled scores of the rows against all keys, no mask, `[R, num_keys]`."""
+        """Return the final scores of the rows and all keys, without a mask, `[R, num_keys]`."""
         return self.scored(self.q[self.rows], self.k)
 
     def scored(
         self, q: Float64Array, k: Float64Array, rows: IntArray | None = None
     ) -> Float64Array:
-        """Final scores of queries against keys from the first on, `[len(q), len(k)]`.
+        """Return final scores of queries and the first `len(k)` keys, `[len(q), len(k)]`.
 
         Args:
-            rows: positions of `q` among the queries; by default those of the case.
+            rows: query rows of `q`, `[len(q)]`; default: the case's rows.
         """
         slope = self.slope()
         final: Float64Array = final_scores(
@@ -118,12 +118,12 @@ class Case:
 
     @cached_property
     def visible(self) -> BoolArray:
-        """The correct mask, `[R, num_keys]`."""
+        """Return the correct mask, True where a row sees a key, `[R, num_keys]`."""
         return visible_keys(self.own, self.rows, self.keys)
 
     @cached_property
     def positions(self) -> IntArray:
-        """Positions of the rows among the keys, `[R, 1]`."""
+        """Return the position of each row in the sequence of keys, `[R, 1]`."""
         return self.rows[:, None] + self.own.kv_offset
 
     def attend(
@@ -134,12 +134,12 @@ class Case:
         zero_keys: int = 0,
         times: Float64Array | None = None,
     ) -> Float64Array:
-        """As `attend`, with the sink of the case's head."""
+        """Compute the function `attend` with the sink of the case's head."""
         return attend(scores, visible, v, zero_keys, times, self.sink)
 
     @cached_property
     def tile_states(self) -> State:
-        """Softmax state of each key tile alone."""
+        """Return the softmax state of each key tile by itself."""
         return segment_states(self, np.arange(0, self.problem.num_keys, self.tiles.block_n))
 
 
@@ -154,7 +154,10 @@ class State:
 
 
 def choose_cases(inputs: Inputs, compared: ComparedOutput, tiles: Tiles) -> list[Case]:
-    """Up to three wrong slices: the worst, the first and the last, with wrong and right rows."""
+    """Return cases of up to three wrong slices: the worst, the first and the last.
+
+    Each has wrong and right rows.
+    """
     bad = compared.bad
     wrong = np.flatnonzero((bad & compared.finite).any(axis=(1, 2)))
     if not wrong.size:
@@ -164,7 +167,7 @@ def choose_cases(inputs: Inputs, compared: ComparedOutput, tiles: Tiles) -> list
 
 
 def spread_cases(inputs: Inputs, compared: ComparedOutput, tiles: Tiles) -> list[Case]:
-    """Up to three slices of an output that passes, with rows spread over each slice."""
+    """Return cases of up to three slices of an output that passes, with rows spread over each."""
     total = len(compared.coverage.slices)
     positions = dict.fromkeys([0, total // 2, total - 1])
     everything = np.ones(compared.error.shape, bool)
@@ -172,7 +175,7 @@ def spread_cases(inputs: Inputs, compared: ComparedOutput, tiles: Tiles) -> list
 
 
 def in_wrong_columns(cases: Sequence[Case]) -> list[Case]:
-    """The cases with predictions compared only in columns that have a wrong element."""
+    """Return the cases restricted to columns that have a wrong element."""
     wrong = np.logical_or.reduce([case.bad.any(axis=0) for case in cases])
     return [replace(case, columns=wrong) for case in cases]
 
@@ -183,7 +186,7 @@ def _case(
     limit = max(8, min(_MAX_ROWS, _MAX_SCORES // inputs.problem.num_keys))
     bad_rows = np.flatnonzero(bad[position].any(axis=1))
     every = np.arange(len(compared.coverage.rows))
-    # Right rows are included, to exclude bugs that would have changed them.
+    # Right rows are included, to rule out bugs that would have changed them.
     chosen = np.union1d(_spread(bad_rows, limit // 2), _spread(every, limit // 2))
     index = compared.coverage.slices[position]
     q, k, v = (x[0] for x in slice_qkv(inputs, np.array([index])))
@@ -206,7 +209,7 @@ def _case(
 
 
 def _spread(indices: IntArray, count: int) -> IntArray:
-    """At most `count` of `indices`, both ends included, without a fixed stride."""
+    """Return at most `count` of `indices`, including both ends, at irregular distances."""
     if len(indices) <= count:
         return indices
     middle = np.random.default_rng(len(indices)).choice(indices[1:-1], count - 2, replace=False)
@@ -221,12 +224,12 @@ def attend(
     times: Float64Array | None = None,
     sink: float | None = None,
 ) -> Float64Array:
-    """softmax(scores)·V over visible keys; NaN in rows without visible keys.
+    """Compute softmax(scores)·V over visible keys, `[R, head_dim]`; NaN in rows without any.
 
     Args:
         scores: `[R, keys]`; visible: the same shape; v: `[keys, head_dim]`.
         zero_keys: number of additional keys of zeros (score 0, value 0).
-        times: how many times each key counts, `[keys]`.
+        times: weight of each key in both sums, `[keys]`; None: 1.
         sink: a logit that is added to the row sums.
     """
     masked = np.where(visible, scores, -np.inf)
@@ -243,7 +246,7 @@ def attend(
 
 
 def segment_states(case: Case, starts: IntArray) -> State:
-    """Softmax states of the key segments that begin at `starts`, with the correct mask."""
+    """Return softmax states of the key segments that begin at `starts`, correctly masked."""
     masked = np.where(case.visible, case.scores, -np.inf)
     ends = [*starts[1:], masked.shape[1]]
     m, l_, acc = [], [], []
@@ -274,12 +277,12 @@ def merge(
     weigh_acc: bool = True,
     weigh_l: bool = True,
 ) -> Float64Array:
-    """Fuse states over their first axis: Σ w·acc / Σ w·l with w = exp(m − max m).
-
-    Leaving out the weight of one of the two sums predicts the bug that forgets it.
+    """Combine states over their first axis: Σ w·acc / Σ w·l with w = exp(m − max m).
 
     Args:
-        sink: a logit that is added to the row sums; None without sinks.
+        sink: logit that is added to the row sums; None without sinks.
+        weigh_acc: False omits w in the numerator, a bug to predict.
+        weigh_l: False omits w in the denominator.
     """
     top = m.max(axis=0)
     weight = np.exp(m - finite_or_zero(top))
@@ -305,12 +308,15 @@ class SuspectedBug:
     what: str  # completes "The output matches …"
     look_at: str  # where to look: "look at …"
     predict: Prediction
-    # Least share of the squared error that it must explain, if another bug looks alike.
+    # Least explained share of the squared error, if higher than usual because of a similar bug.
     min_explained: float = 0.0
 
     def predicted(self, case: Case) -> Float64Array | None:
-        """As `predict`, but None if rows of V replace rows of Q or K that have another number of
-        columns, because what such a kernel would read is not known."""
+        """Return `predict(case)`; None if it cannot be computed.
+
+        That is so if rows of V replace rows of Q or K with another number of columns, because it is
+        unknown what such a kernel reads.
+        """
         if case.problem.head_dim_v is None:
             return self.predict(case)
         try:

@@ -25,7 +25,7 @@ _LARGEST = 80.0  # exp of more is infinite in float32
 
 
 def feature_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Suspected bugs of the features that the problem has; none for plain attention."""
+    """Yield suspected bugs in the features of the problem; none for plain attention."""
     if case.problem.window is not None:
         yield from _window(case.problem.window)
     if case.problem.softcap is not None:
@@ -101,7 +101,7 @@ def _under(mask: Callable[[Case], BoolArray], case: Case) -> Float64Array:
 
 
 def _tile_starts(case: Case) -> IntArray:
-    """Position among the keys of the first row of each row's query tile, `[R, 1]`."""
+    """Return the key position of the first row of each row's query tile, `[R, 1]`."""
     block_m = case.tiles.block_m
     return (case.rows // block_m * block_m + case.own.kv_offset)[:, None]
 
@@ -138,7 +138,7 @@ def _with_window(window: int | None, case: Case) -> Float64Array:
 
 
 def _open(case: Case) -> BoolArray:
-    """The mask without the window."""
+    """Return the mask without the window."""
     return visible_keys(replace(case.own, window=None), case.rows, case.keys)
 
 
@@ -222,7 +222,7 @@ def _capped(capped: _Cap, case: Case) -> Float64Array:
     return case.attend(scores, case.visible, case.v)
 
 
-# Heads that a kernel may use by mistake: description, and (head, group size) → that head.
+# Wrong heads: description, and (head, group size) → head that the bug uses instead.
 _HEADS: tuple[tuple[str, Callable[[int, int], int]], ...] = (
     ("the next head", lambda head, _: head + 1),
     ("the head before", lambda head, _: head - 1),
@@ -278,13 +278,13 @@ def _with_distance(distance: Callable[[Case], IntArray], case: Case) -> Float64A
 
 
 def _biased(factor: float, case: Case) -> Float64Array:
-    """Attention with `factor` times the correct bias."""
+    """Return attention with the correct bias times `factor`."""
     rest = (factor - 1) * (case.slope() or 0.0) * np.abs(case.positions - case.keys)
     return case.attend(case.scores - rest, case.visible, case.v)
 
 
 def _other_head(head_of: Callable[[int, int], int], case: Case) -> int | None:
-    """The mapped head; None if that is the case's own head, or no head."""
+    """Return the mapped head; None if it is the case's own or does not exist."""
     other = head_of(case.head, case.problem.head_group)
     return other if 0 <= other < case.problem.num_heads and other != case.head else None
 
@@ -376,14 +376,14 @@ def _lengths(lengths: tuple[int, ...]) -> Iterator[SuspectedBug]:
 
 
 def _with_length_of(length_of: Callable[[int], int], case: Case) -> Float64Array | None:
-    """Attention with a wrong number of keys of the sequence, and the right number of queries."""
+    """Return attention with a wrong number of keys and the correct number of queries."""
     length = length_of(case.slice_index // case.problem.num_heads)
     if length >= case.own.num_keys:
         return None
     return case.attend(case.scores, case.visible & (case.keys < length), case.v)
 
 
-# (factors of all heads, K/V head) → the factors of K and V used instead of the head's own.
+# (factors of all heads, K/V head) → factors of K and V that the bug uses instead.
 _Factors: TypeAlias = Callable[[FloatArray, int], tuple[float, float]]
 _OF_FP8: tuple[tuple[str, _Factors], ...] = (
     ("K in FP8 without its factor", lambda s, h: (1.0, s[1, h])),
@@ -397,8 +397,7 @@ _OF_FP8: tuple[tuple[str, _Factors], ...] = (
     ("division by the factor of K", lambda s, h: (1 / s[0, h], s[1, h])),
     ("division by the factor of V", lambda s, h: (s[0, h], 1 / s[1, h])),
 )
-# K/V heads whose factors a kernel may use by mistake: description, and (K/V head, query head) →
-# that K/V head.
+# Wrong K/V heads: description, and (K/V head, query head) → K/V head whose factors the bug uses.
 _KV_HEADS: tuple[tuple[str, Callable[[int, int], int]], ...] = (
     ("the next K/V head", lambda kv, _: kv + 1),
     ("the K/V head before", lambda kv, _: kv - 1),

@@ -1,8 +1,7 @@
 """Wrong operands of tensor-core instructions: fragments of mma, descriptors of wgmma.
 
-`mma` takes operands as fragments of 8 × 8. Two of them make the 16 columns of Q and K, or the 16
-keys of P and V, that one instruction multiplies. A wrong `ldmatrix` or a wrong order of registers
-permutes whole fragments.
+`mma` takes operands as 8 × 8 fragments. One instruction multiplies two of them: 16 columns of Q and
+K, or 16 keys of P and V. A wrong `ldmatrix` or a wrong order of registers permutes whole fragments.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 _STEP = 16  # columns of Q and K, or keys of P and V, of one mma
 _PIECE = 8
 
-# `[keys, head_dim]`, a multiple of the step → the same as the instructions read it.
+# `[keys, head_dim]`, padded to a multiple of the step → the tensor as the instructions read it.
 Move = Callable[[Float64Array], Float64Array]
 
 
 def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Suspected bugs if D is a multiple of the step: fragments of K, V or both permuted."""
+    """Yield bugs with permuted fragments of K, V or both, if D is a multiple of 16."""
     if case.problem.head_dim % _STEP:
         return
     registers = "look at the order of the registers of the mma's operands"
@@ -127,7 +126,7 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _replaced_fragment(look_at: str) -> Iterator[SuspectedBug]:
-    """One of the four fragments of 16 × 16 in the place of another, from one wrong register."""
+    """Yield bugs that use one of the four fragments of 16 × 16 twice: one register is wrong."""
     names = ("upper left", "upper right", "lower left", "lower right")
     for operand in "KVQ":
         for target, source in itertools.permutations(range(4), 2):
@@ -165,7 +164,7 @@ def _moved(of_k: Move | None, of_v: Move | None, case: Case) -> Float64Array:
 
 
 def _swizzles() -> Iterator[SuspectedBug]:
-    """A swizzle that only the writer or only the reader of a shared tile applies."""
+    """Yield bugs in which only the writer or only the reader of a shared tile swizzles."""
     look_at = "look at the swizzle (or the layout of the descriptor): writer and reader must agree"
     for name, of_q, of_k, of_v in (
         ("Q", True, False, False),
@@ -191,7 +190,7 @@ def _swizzles() -> Iterator[SuspectedBug]:
 
 
 def _unswizzled(x: Float64Array, rows: IntArray) -> Float64Array:
-    """Each row r with its chunks of 8 columns permuted by an XOR with r."""
+    """Return the rows with their chunks of 8 columns permuted: chunk index XOR row."""
     wide = x.shape[1] % 64 == 0
     spread = rows % 8 if wide else rows // 2 % 4
     columns = np.arange(x.shape[1])[None, :] ^ (spread * _PIECE)[:, None]
@@ -217,7 +216,7 @@ def _moved_q(move: Move, case: Case) -> Float64Array:
 
 
 def _moved_p(move: Move, case: Case) -> Float64Array:
-    """P · V with fragments of P exchanged, where P of each tile has the maximum of that tile."""
+    """Return P · V with exchanged fragments of P, where P is relative to each tile's maximum."""
     problem, block_n = case.problem, case.tiles.block_n
     if problem.num_keys % _STEP and block_n % _STEP:
         return np.full_like(case.reference, np.nan)
@@ -280,7 +279,7 @@ def _doubled_rows(x: Float64Array) -> Float64Array:
 
 
 def _swapped_off_diagonal(x: Float64Array) -> Float64Array:
-    """Swap the upper right and the lower left of each 2 × 2 fragments."""
+    """Swap the upper right and lower left fragment in each group of 2 × 2."""
     pieces = x.reshape(x.shape[0] // _STEP, 2, _PIECE, x.shape[1] // _STEP, 2, _PIECE)
     return np.asarray(pieces.transpose(0, 4, 2, 3, 1, 5).reshape(x.shape))
 
@@ -301,7 +300,7 @@ _ELEMENT_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Fields of a wgmma descriptor, as multiples of the correct values."""
+    """Fields of a wrong wgmma descriptor, as multiples of the correct values."""
 
     stride: float = 1.0  # between groups of eight rows
     step: float = 1.0  # from 16 columns of Q and K, or rows of V, to the next
@@ -324,7 +323,7 @@ _WRONG: tuple[tuple[str, _Reader, tuple[str, ...]], ...] = (
 
 
 def descriptor_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Wrong wgmma descriptors, then TMA boxes copied from the wrong column."""
+    """Yield wrong wgmma descriptors, then TMA boxes copied from the wrong column."""
     boxes = case.tiles.boxes
     if not {"q", "k", "v"} <= boxes.keys():
         return
@@ -357,7 +356,7 @@ def _first_columns(operands: str, case: Case) -> Float64Array:
 
 
 def _read(reader: _Reader, operands: str, case: Case) -> Float64Array | None:
-    """Attention with operands read through a wrong descriptor; None if that leaves the tile."""
+    """Return attention with operands read by a wrong descriptor; None if outside the tile."""
     tensors = {"q": case.q, "k": case.k, "v": case.v}
     for name in operands:
         box = case.tiles.boxes[name]
@@ -376,7 +375,7 @@ def _attend(tensors: dict[str, Float64Array], case: Case) -> Float64Array:
 def _retiled(
     x: Float64Array, box: Box, reader: _Reader, *, transposed: bool, grouped: bool
 ) -> Float64Array | None:
-    """A tensor as wgmma reads it, tile by tile; rows past its end are zeros, as TMA fills them."""
+    """Return a tensor as wgmma reads it, tile by tile, with zeros past the end, as from TMA."""
     rows, head_dim = x.shape
     row_bytes = int(box.swizzle_bytes * reader.swizzle)
     if row_bytes not in (32, 64, 128) or box.rows % 8:
@@ -416,5 +415,5 @@ def _retiled(
 
 
 def _swizzled(address: IntArray, row_bytes: int) -> IntArray:
-    """Swizzled byte address: bits of chunks of 16 bytes XORed with the row bits; self-inverse."""
+    """Return swizzled byte addresses: index of the 16-byte chunk XOR row; its own inverse."""
     return address ^ (address >> 7 & (row_bytes // 16 - 1)) << 4

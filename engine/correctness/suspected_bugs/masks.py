@@ -16,8 +16,10 @@ from kernels.variant import ceil_div
 
 
 def mask_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Causal bugs for causal problems, tail bugs if the last key tile is partial, and seqlen used
-    for seqlen_kv if there are more keys than queries."""
+    """Yield bugs of the causal mask, the tail mask and the key loop that the problem can have.
+
+    If there are more keys than queries, they include seqlen used instead of seqlen_kv.
+    """
     yield from _causal(case)
     yield from _lengths(case)
     tiles = case.tiles
@@ -76,7 +78,7 @@ def mask_bugs(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _lengths(case: Case) -> Iterator[SuspectedBug]:
-    """If there are more keys than queries: seqlen used where seqlen_kv is meant."""
+    """Yield bugs that use seqlen instead of seqlen_kv; none unless there are more keys."""
     tiles = case.tiles
     visited = ceil_div(tiles.seqlen, tiles.block_n) * tiles.block_n
     for count, what, look_at in (
@@ -105,7 +107,7 @@ def _causal(case: Case) -> Iterator[SuspectedBug]:
     look_at = "look at the comparison of key and query row in the causal mask"
     one_more = "a causal mask off by one, key ≤ row + 1: each row sees one key too many"
     yield SuspectedBug(FindingCode.CAUSAL_DIAGONAL, one_more, look_at, partial(_shifted, 1, False))
-    # A kernel whose key loop ends at the tile's last query does not visit that row's extra key.
+    # If the key loop ends at the tile's last query, the extra key of that row is not visited.
     yield SuspectedBug(FindingCode.CAUSAL_DIAGONAL, one_more, look_at, partial(_shifted, 1, True))
     yield SuspectedBug(
         FindingCode.CAUSAL_DIAGONAL,
@@ -138,7 +140,7 @@ def _causal(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _wrong_mask_row_or_key(case: Case) -> Iterator[SuspectedBug]:
-    """A causal mask computed for the wrong row or key, as from a wrong lane index."""
+    """Yield causal masks computed for the wrong row or key, such as by a wrong lane index."""
     m, n, group = case.tiles.block_m, case.tiles.block_n, case.problem.head_group
     head = case.slice_index % case.problem.num_heads % group
     rows: list[tuple[str, Callable[[IntArray], IntArray]]] = [
@@ -197,7 +199,7 @@ def _masked_by(
 
 
 def _early_loop_ends(case: Case) -> Iterator[SuspectedBug]:
-    """A key loop that ends before the keys of the query tile's last row."""
+    """Yield key loops that end too early for the last row of the query tile."""
     m, n = case.tiles.block_m, case.tiles.block_n
     for what, end_of in (
         ("the first row of the query tile", lambda i: i // m * m),
@@ -219,7 +221,7 @@ def _ended(end_of: Callable[[IntArray], IntArray], unit: int, case: Case) -> Flo
 
 
 def _wrong_diagonals(case: Case) -> Iterator[SuspectedBug]:
-    """If seqlen differs from seqlen_kv: a diagonal that starts in the wrong corner."""
+    """Yield diagonals that start in the wrong corner; none if seqlen equals seqlen_kv."""
     look_at = "look at where KV − S, the keys before the first query, is added in the mask"
     for corner, offset in (
         ("the upper left corner, key ≤ row", 0),
@@ -236,12 +238,12 @@ def _wrong_diagonals(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _not_causal(case: Case) -> BoolArray:
-    """The mask without its causal part: the window and the end of the sequence."""
+    """Return the mask without its causal part: only the window and the end of the sequence."""
     return visible_keys(replace(case.own, causal=False), case.rows, case.keys)
 
 
 def _visited(case: Case) -> BoolArray:
-    """Keys in the tiles that a causal kernel visits for each row's query tile."""
+    """Return the mask of keys in tiles that a causal kernel visits for each row's query tile."""
     tiles = case.tiles
     last_query = (case.rows // tiles.block_m + 1) * tiles.block_m + case.own.kv_offset
     end = -(-last_query // tiles.block_n) * tiles.block_n
@@ -258,7 +260,7 @@ def _first_keys(count: int, case: Case) -> Float64Array:
 
 
 def _past_the_end(case: Case) -> Float64Array | None:
-    """The last key tile padded with the rows that follow in memory: those of the next head."""
+    """Return attention whose last key tile includes the rows that follow: the next head's."""
     problem, padding = case.problem, case.tiles.padding
     begin = (case.kv_slice_index + 1) * problem.num_keys
     rows = problem.batch * problem.kv_heads * problem.num_keys

@@ -23,9 +23,9 @@ from engine.correctness.suspected_bugs.case import (
 )
 from kernels.variant import ceil_div
 
-# Scores that are all wrong by one factor, which is fitted, and explained if it is a known one.
+# All scores wrong by one factor. The factor is fitted, and named if it is a known one.
 
-# A fitted factor must explain everything but rounding.
+# Because the factor is fitted, it must explain all of the error except rounding.
 EXPLAINED_BY_FACTOR = 0.999
 _WIDEST = 16.0
 _COARSE, _FINE = 25, 40
@@ -43,7 +43,7 @@ _KNOWN = (
 
 
 def scaled_scores(case: Case) -> SuspectedBug | None:
-    """The best-fitting factor of all scores as a bug; None if it is about 1."""
+    """Return a bug with the best-fitting factor of all scores; None if it is about 1."""
     rows = case.quick
     finite = np.isfinite(rows.out).all(axis=1)
     if not finite.any():
@@ -77,7 +77,7 @@ def scaled_scores(case: Case) -> SuspectedBug | None:
 
 
 def scaled(factor: float, case: Case) -> Float64Array:
-    """Attention with all scores multiplied by `factor`."""
+    """Return attention with all scores multiplied by `factor`."""
     return case.attend(case.scores * factor, case.visible, case.v)
 
 
@@ -85,7 +85,7 @@ _LARGEST = 80.0  # exp of more is infinite in float32
 
 
 def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Bugs that depend on no tile size other than that of the key tile."""
+    """Yield bugs that depend on no tile size except the key tile's."""
     yield SuspectedBug(
         FindingCode.ALL_ZERO,
         "a kernel that writes zeros",
@@ -136,7 +136,7 @@ def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
 
 
 def online_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Wrong rescaling from one key tile to the next."""
+    """Yield bugs in the rescaling from one key tile to the next."""
     if case.tiles.num_key_tiles > 1:
         for what, acc, row_sum in (
             ("an online softmax without the rescale of O and l by exp(m_old − m_new)", 0, 0),
@@ -160,7 +160,7 @@ _MOST_STATES = 1 << 22  # values in the states of all steps
 
 
 def other_steps(case: Case) -> Iterator[SuspectedBug]:
-    """`online_bugs` for a kernel that rescales after another number of keys, such as each key."""
+    """Yield `online_bugs` of kernels that rescale after another number of keys than a key tile."""
     size = len(case.rows) * case.problem.head_dim
     for step in _STEPS:
         count = ceil_div(case.problem.num_keys, step)
@@ -179,7 +179,7 @@ def _in_steps(step: int, predict: Prediction, case: Case) -> Float64Array | None
 
 
 def precision_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Scores rounded to the 16-bit dtype of the problem."""
+    """Yield bugs that round scores to the problem's 16-bit dtype."""
     for what, scale in (("before", case.problem.softmax_scale), ("after", 1.0)):
         yield SuspectedBug(
             FindingCode.SCORE_PRECISION,
@@ -204,8 +204,10 @@ def _not_normalised(case: Case) -> Float64Array:
 
 
 def _last_tile_alone(case: Case) -> Float64Array | None:
-    """Attention of each row to the last key tile that its query tile visits; NaN if no key of it is
-    visible."""
+    """Return attention to the last visited key tile of each row's query tile alone.
+
+    A row that sees no key of that tile is NaN.
+    """
     tiles, problem = case.tiles, case.problem
     if tiles.num_chunks > 1:
         return None
@@ -218,7 +220,10 @@ def _last_tile_alone(case: Case) -> Float64Array | None:
 
 
 def _online(acc_times: int, l_times: int, case: Case) -> Float64Array:
-    """Online softmax with O and l rescaled that many times; chunks are fused correctly."""
+    """Return online softmax with O and l rescaled the given numbers of times.
+
+    Chunks are combined correctly.
+    """
     states = case.tile_states
     chunk_of = states.starts // case.tiles.chunk_rows
     m, l_, acc = [], [], []
@@ -226,7 +231,7 @@ def _online(acc_times: int, l_times: int, case: Case) -> Float64Array:
         inside = chunk_of == chunk
         running = np.maximum.accumulate(states.m[inside], axis=0)
         top = running[-1]
-        # Without a later rescale, a tile keeps its weight for the maximum so far, not the last one.
+        # Without later rescales, a tile keeps its weight relative to the maximum at its own time.
         kept = states.m[inside] - finite_or_zero(running)
         shrinks = finite_or_zero(running) - finite_or_zero(top)
         weight_l, weight_acc = (
@@ -240,12 +245,12 @@ def _online(acc_times: int, l_times: int, case: Case) -> Float64Array:
 
 # Bugs in the KV split and the loop over key tiles: which keys are summed, with which weights.
 
-# Most segments that are tried one by one.
+# Segments are tried one by one up to this number.
 _MAX_TILES = 64
 
 
 def kv_split_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Fusion bugs if K/V is split, then tiles or keys at their borders missing or counted twice."""
+    """Yield bugs of the fusion (if K/V is split), then missing or doubled tiles or border keys."""
     tiles = case.tiles
     if tiles.num_chunks > 1:
         yield from _fusion(case)
@@ -313,7 +318,7 @@ def _fusion(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _with_other_chunks(name: str, moved: int, case: Case) -> Float64Array:
-    """The fusion with m, l or acc of another chunk."""
+    """Return the fusion with each chunk's m, l or acc replaced by another chunk's."""
     chunks = _chunk_states(case)
     parts = {"m": chunks.m, "l": chunks.l, "acc": chunks.acc}
     held = parts[name]
@@ -350,7 +355,7 @@ def _with_inverse_weights(case: Case) -> Float64Array:
 def _whole_segments(
     case: Case, size: int, name: str, pattern: FindingCode
 ) -> Iterator[SuspectedBug]:
-    """Each segment of `size` keys left out, or counted twice."""
+    """Yield bugs that omit one segment of `size` keys or count it twice."""
     starts = range(0, case.problem.num_keys, size)
     for index, start in enumerate(starts):
         end = min(start + size, case.problem.num_keys)
@@ -378,7 +383,7 @@ def _whole_segments(
 
 
 def _parts_of_tiles(case: Case) -> Iterator[SuspectedBug]:
-    """Some keys of every tile missing from P·V, or from both P·V and the row sum."""
+    """Yield bugs that omit some keys of every tile from P·V, the row sum or both."""
     block_n = case.tiles.block_n
     in_tile = case.keys % block_n
     for count in (1, 2, 4, 8, 16, block_n // 2):
@@ -401,7 +406,7 @@ def _parts_of_tiles(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _partly_counted(keys: BoolArray, in_sum: bool, case: Case) -> Float64Array:
-    """Keys that count only in the row sum, or only in P·V."""
+    """Return attention in which `keys` count only in the row sum, or only in P·V."""
     scores = np.where(case.visible, case.scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     rest = np.where(keys, 0.0, weights)
@@ -411,7 +416,7 @@ def _partly_counted(keys: BoolArray, in_sum: bool, case: Case) -> Float64Array:
 
 
 def _every_nth(case: Case) -> Iterator[SuspectedBug]:
-    """Every n-th key tile of a chunk left out or counted twice: a wrong step, or one warp of n."""
+    """Yield bugs that omit or double every n-th key tile of a chunk: a wrong step, or one warp."""
     in_chunk = case.keys % case.tiles.chunk_rows // case.tiles.block_n
     for step, word in ((2, "second"), (4, "fourth"), (8, "eighth")):
         if case.tiles.num_key_tiles <= step:
@@ -429,7 +434,7 @@ def _every_nth(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _seams(case: Case, size: int, name: str, pattern: FindingCode) -> Iterator[SuspectedBug]:
-    """A key or a key tile at the border of every segment left out or counted twice."""
+    """Yield bugs that omit or double a key or key tile at a border of every segment."""
     num_keys, block_n = case.problem.num_keys, case.tiles.block_n
     begins, units = np.arange(0, num_keys, size), [("key", 1)]
     if size >= block_n > 1:

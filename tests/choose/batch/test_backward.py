@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up_history import MadeUpHistory
-from words import says
+from words import raises, says
 
 from engine.attention.evaluation import Resources
 from engine.attention.problem import Problem
@@ -95,5 +95,6 @@ def test_a_batch_is_recommended_for_the_backward_pass() -> None:
     assert share[enough - 1] >= 0.9 * share.max() > max(share[: enough - 1], default=0)
     assert found.next_point is None
     assert any(says(note, "the_passes_are") for note in found.notes)
-    with pytest.raises(InvalidProblem, match="computes only the backward pass"):
+    with raises(InvalidProblem, "launch_not_taken") as caught:
         recommend_batch(replace(request, features={}), Simulated())
+    assert says(str(caught.value), "computes_only_backward")

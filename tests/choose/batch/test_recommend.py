@@ -233,7 +233,7 @@ def test_a_detected_gpu_is_taken_as_it_is(ask: Ask) -> None:
     assert result.recommendations[-1].same_latency_up_to == 60
     assert result.saving is not None
     assert result.saving.usd_per_day is None
-    assert any("memory of Own GPU is unknown" in note for note in result.axis_notes)
+    assert says(result.axis_notes, "memory_unknown", "Own GPU")
     with raises(InvalidProblem, "not_predicted", "number of SMs"):
         ask(gpu=replace(own, num_sms=None))
 
