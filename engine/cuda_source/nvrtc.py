@@ -80,7 +80,7 @@ _VERSION = "NVRTC"  # the compiler's version: 1209 is 12.9; 0 is the one that Cu
 
 
 def options_of(defines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """The compiler's options for macros: `-D` and what stands above, in their order."""
+    """Return the compiler options for macros in order: `-D`, or the option in the table above."""
     options = []
     for name, value in defines:
         if name == _VERSION:

@@ -106,7 +106,7 @@ def _function(
         out.number(parameter.offset, parameter.size)
     alone = replace(entry, cluster=(1, 1, 1))  # the driver sets it for a launch
     empty = Launch((1, 1, 1), (1, 1, 1), 0, tuple(bytes(p.size) for p in entry.parameters))
-    for cluster in ((1, 1, 1), (2, 1, 1)):  # says whether it runs in clusters, too
+    for cluster in ((1, 1, 1), (2, 1, 1)):  # also tells whether the kernel runs in clusters
         out.text(constant_bank(alone, cubin.arch, empty, WINDOWS, cluster))
     banks = {bank: content for bank, content in entry.constants.items() if bank}
     out.number(len(banks))

@@ -307,9 +307,8 @@ def split_commas(text: str) -> list[str]:
 # `$name` in the code is the choice ("none" if omitted), and `$trans` whether `[.trans]` was given;
 # `$t` of a type is its C++ type, `$=t` its name in PTX.
 #
-# Operands, in order: `=d:t` is an output and `a:t` an input of type `t` (a PTX type, or the name of
-# a
-# group); `[n]` makes it a vector in braces, C++'s array. Other kinds:
+# Operands, in order: `=d:t` is an output and `a:t` an input of type `t` (a PTX type, or a group's
+# name); `[n]` makes it a vector in braces, a C++ array. Other kinds:
 #     a:shared, a:cluster (shared::cluster), a:global  an address in brackets, `char *`;
 #                         a:@space: the one the group `space` names
 #     a:imm               an integer constant
