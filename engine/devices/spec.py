@@ -405,11 +405,8 @@ class DetectedDevice:
 
 
 def target_gpu(name: str) -> DeviceSpec:
-    """Return the GPU with this name to predict and compile for: this machine's as the driver
-    describes it, possibly a MIG slice with fewer SMs, else the table's.
-
-    Raises:
-        UnknownName: as `find_device`.
+    """Return the GPU to predict and compile for: this machine's if it has the name, as the driver
+    describes it (a MIG slice has fewer SMs), else the table's. Raises as `find_device`.
     """
     named, local = find_device(name), detect_local()
     if isinstance(local, str) or local.spec.name != named.name:

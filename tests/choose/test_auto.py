@@ -22,9 +22,8 @@ from engine.attention.config import (
     variant_from,
 )
 from engine.attention.evaluation import CALIBRATED, Latency, Resources
-from engine.attention.plan import compile_plan, make_plan, resources
 from engine.attention.presets import presets
-from engine.attention.problem import Direction, Problem
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName
 from engine.choose.auto import candidates as tables
 from engine.choose.auto import choose, chosen_variants, decided_by
@@ -33,11 +32,10 @@ from engine.choose.auto.candidates import (
     Table,
     changed_since,
     code_digest,
-    eligible,
     read_table,
 )
 from engine.choose.auto.choice import candidates_for
-from engine.choose.auto.renew import GPUS, _Candidate, _Ranking, _row, directions
+from engine.choose.auto.renew import GPUS, _Ranking
 from engine.cli import main
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
@@ -49,6 +47,7 @@ from engine.pipeline.request import EvaluationRequest, resolve
 from kernels.ladder import LADDER
 
 SHIPPED_TABLES = tables.FOLDER
+SHIPPED = [capability for capability in GPUS if read_table(capability) is not None]
 L4 = find_device("L4")
 SMALL = Problem(1, 8, 128, 64)
 LARGE = Problem(1, 8, 4096, 64)
@@ -405,63 +404,6 @@ def test_the_command_line_names_kernel_and_reason(
     assert main(["auto", "--renew", "--capability", "1.0"]) == 2
 
 
-SHIPPED = [capability for capability in GPUS if read_table(capability) is not None]
-TABLES = [(capability, direction) for capability in GPUS for direction in directions(capability)]
-
-
-@pytest.mark.parametrize(("capability", "direction"), TABLES, ids=str)
-def test_the_tables_that_ship_name_kernels_that_run(
-    capability: tuple[int, int], direction: Direction
-) -> None:
-    table = read_table(capability, direction)
-    assert table is not None
-    assert set(table.sources) == {v.id for v in eligible(direction)}
-    device = find_device(GPUS[capability])
-    assert table.gpu == device.name
-    for each in table.rows:
-        variant = LADDER.by_id(each.variant)
-        assert variant.min_compute_capability <= capability
-        heads_kv = min(each.heads, 32) // each.group
-        problem = Problem(
-            max(1, each.heads // 32) if each.seqlen == 1 else 1,
-            min(each.heads, 32) if each.seqlen == 1 else each.heads,
-            each.seqlen,
-            each.head_dim,
-            causal=each.causal,
-            seqlen_kv=each.keys,
-            num_heads_kv=heads_kv if each.seqlen == 1 else None,
-            direction=direction,
-        )
-        assert variant.unsupported(problem, variant.default_config() | dict(each.config)) is None
-        assert each.us > 0
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("capability", "direction"), TABLES, ids=str)
-def test_no_config_of_the_tables_spills(capability: tuple[int, int], direction: Direction) -> None:
-    """As far as the kernels are those that were ranked."""
-    table, device = read_table(capability, direction), find_device(GPUS[capability])
-    assert table is not None
-    changed, seen = changed_since(table, eligible(direction)), set()
-    for each in table.rows:
-        variant = LADDER.by_id(each.variant)
-        config = variant.default_config() | dict(each.config)
-        problem = Problem(
-            *(1, each.group, each.seqlen, each.head_dim),
-            causal=each.causal,
-            seqlen_kv=each.keys if each.seqlen == 1 else None,
-            num_heads_kv=1,
-            direction=direction,
-        )
-        key = (variant.id, variant.defines(problem, config))
-        if key in seen or variant.id in changed:
-            continue
-        seen.add(key)
-        plan = make_plan(variant, problem, config)
-        used = resources(plan, compile_plan(plan, device.arch))
-        assert not any(r.uses_local_memory for r in used), (each.label(), config)
-
-
 class Compiled(Simulated):
     """Every kernel is compiled, and none has a time: the first that does not spill is taken."""
 
@@ -588,19 +530,6 @@ def test_hopper_s_rungs_run_nowhere_else_and_one_that_is_not_ranked_is_named(
         "tcgen05"
         in choose(Problem(1, 16, 2048, 128), find_device("B200"), history=LOOKED_UP).reason
     )
-
-
-@pytest.mark.parametrize(("slower", "pick"), [(1.02, "v08"), (1.04, "v11"), (1.09, "v11")])
-def test_no_row_takes_what_is_slower_than_its_rival_by_more_than_3_percent(
-    slower: float, pick: str
-) -> None:
-    lower, higher = (
-        _Candidate(variant, variant.default_config(), is_default=True)
-        for variant in map(find_variant, ("v08", "v11"))
-    )
-    made = _row(Problem(1, 8, 512, 64), [(lower, 10.0 * slower), (higher, 10.0)])
-    assert made.variant == pick
-    assert made.us <= 1.03 * made.beside_us
 
 
 def test_where_no_kernel_takes_the_problem_none_is_said_to_be_taken() -> None:
