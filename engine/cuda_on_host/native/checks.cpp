@@ -1,13 +1,14 @@
 // The check build: bounds, initialisation and races of every access.
 //
 // Races in shared memory are found with vector clocks. Thread t's own clock advances at every
-// synchronisation it takes part in; clocks_of(t)[u] is the last time of u that t is ordered after.
-// `floor_clock` stands for all threads at once: a barrier of the whole CTA (or a new CTA) lifts it
-// above every clock handed out so far, and nothing has to be joined or cleared.
+// synchronisation in which it takes part; clocks_of(t)[u] is the last time of u that t is ordered
+// after. Everything up to `floor_clock` is ordered before all threads: a barrier of the whole CTA
+// (or a new CTA) raises it above every clock in use, and no clocks have to be joined or cleared.
 //
-// Global memory (buffers and __device__ variables): every granule remembers its last write in this
-// run and two reads since. That finds reads of what nobody wrote, and conflicts between threads, of
-// one CTA or two, that no barrier orders and no fences with an atomic (ordering.h).
+// Global memory (buffers and __device__ variables): every granule keeps its last write in this run
+// and two reads after it. That finds reads of unwritten data, and conflicts between threads, of the
+// same or different CTAs, that are ordered neither by a barrier nor by fences and atomics
+// (ordering.h).
 namespace coh {
 
 void join_clock(uint32_t *into, const uint32_t *from, unsigned n) {
@@ -35,7 +36,8 @@ void order_whole_cta(Worker *w) {
     w->top_clock = w->floor_clock + 1;
 }
 
-// Of another CTA of the cluster, what was before the cluster and what this thread knows of it.
+// Accesses of another CTA of the cluster happened before if they precede the cluster's start, or if
+// this thread acquired them.
 static bool happened_before_remotely(Worker *w, const Access &access, unsigned thread) {
     const Cluster &cluster = *w->cluster;
     return access.clock() <= cluster.start_clock ||
@@ -51,7 +53,7 @@ inline bool happened_before(Worker *w, const Access &access, unsigned thread) {
            clocks_of(w, thread)[access.thread()] >= access.clock();
 }
 
-// Before a launch: the records of earlier launches stay, all of them below the floor.
+// Before a launch. Records of earlier launches are kept; all are older than `floor_clock`.
 static void prepare_records(Worker *w, bool start_over) {
     if (!w->shadow) {
         void *shadow = mmap(nullptr, WINDOW_BYTES / GRANULE_BYTES * sizeof(SharedShadow),
@@ -114,7 +116,8 @@ void settle_race(Worker *w, bool passed_by) {
     }
 }
 
-// Reports a race of threads of one CTA without mbarriers. The thread goes on for a while.
+// Reports a race between threads of one CTA without mbarriers. The thread continues to its next
+// wait (see OpenRace).
 static void open_race(Worker *w, const Access &earlier, AccessKind kind, const char *where,
                       const char *earlier_verb, Place place) {
     const uint3 &other = w->fibers[earlier.thread()].thread_idx;
@@ -216,7 +219,7 @@ static void shared_race(Worker *w, const Access &earlier, AccessKind kind, const
 }
 
 static inline bool in_shared_memory(const Worker *w, const char *pointer) {
-    // Offsets below the window wrap around to large ones, which are in no dynamic memory.
+    // Offsets below the window wrap around to large values, which are outside the dynamic memory.
     const size_t offset = pointer - w->window;
     if (offset < STATIC_WINDOW_BYTES) return launch.module->valid && launch.module->valid[offset];
     return (size_t)(pointer - w->dynamic_smem) < w->settings->dynamic_smem_bytes;
@@ -224,7 +227,7 @@ static inline bool in_shared_memory(const Worker *w, const char *pointer) {
 
 static inline void check_shared_bounds(Worker *w, const char *pointer, size_t bytes,
                                        AccessKind kind, Place place) {
-    const bool small = bytes <= SHARED_ARRAY_GAP_BYTES;  // both ends are then in one array
+    const bool small = bytes <= SHARED_ARRAY_GAP_BYTES;  // both ends are then in the same array
     if (small && in_shared_memory(w, pointer) && in_shared_memory(w, pointer + bytes - 1)) return;
     for (size_t i = 0; i < bytes; i++) {
         if (in_shared_memory(w, pointer + i)) continue;
@@ -235,8 +238,8 @@ static inline void check_shared_bounds(Worker *w, const char *pointer, size_t by
     }
 }
 
-// Keeps a read (or an atomic that another one follows) for later writes: in a free slot or one from
-// before the last barrier, else in a random one.
+// Records a read (or an atomic that another one follows) to compare with later writes: in a free
+// slot or one from before the last barrier, else in a random one.
 static inline void remember(Worker *w, SharedShadow &shadow, const Access &access) {
     uint32_t slot = 0;
     auto is_old = [w](const Access &kept) {
@@ -303,7 +306,7 @@ static inline void write_granule(Worker *w, uint32_t cta_serial, SharedShadow &s
     shadow.initialised_bytes |= write.bytes();
 }
 
-// `cta_serial`: of the CTA whose memory it is.
+// `cta_serial`: of the CTA that owns the memory.
 static inline void check_granule(Worker *w, uint32_t cta_serial, SharedShadow &shadow,
                                  const Access &access, AccessKind kind, const void *pointer) {
     const bool initialised = shadow.initialised_by == cta_serial &&
@@ -361,8 +364,8 @@ void proxy_fence() {
     advance_clock(w, me->linear);
 }
 
-// Ordinary stores reach TMA and wgmma only through fence.proxy.async, by the thread that stored or
-// (after a barrier) by the one that issues.
+// Ordinary stores are visible to TMA and wgmma only after a fence.proxy.async, by the storing
+// thread or (after a barrier) by the issuing one.
 void check_proxy_fence(const void *pointer, size_t bytes, Site site) {
     Worker *w = worker;
     each_granule((const char *)pointer - w->window, bytes, [&](size_t g, size_t byte, uint8_t) {
@@ -379,7 +382,7 @@ void check_proxy_fence(const void *pointer, size_t bytes, Site site) {
 }
 
 // ---- global memory ----
-// CTAs on several host threads look at a granule's records at once.
+// CTAs on several host threads read a granule's records concurrently.
 class GranuleLock {
 public:
     explicit GranuleLock(size_t granule) : flag_(flags_[(granule >> 4) % NUM_FLAGS]) {
@@ -394,7 +397,7 @@ private:
 };
 std::atomic_flag GranuleLock::flags_[NUM_FLAGS];
 
-// By what this thread knows of a CTA's writes.
+// Whether the access is among those of its CTA that this thread is ordered after.
 static bool knows(const KnownCtas &known, const GlobalAccess &access) {
     return covers(known, access.cta, access.thread, access.clock);
 }
@@ -472,7 +475,7 @@ static void check_global_granule(Worker *w, Buffer &b, size_t g, size_t byte, Gl
                                  AccessKind kind, Place place) {
     const bool is_write = kind != AccessKind::read && kind != AccessKind::atomic_read;
     GlobalAccess earlier{};
-    const char *earlier_verb = nullptr;  // of a conflict, which is reported without the lock
+    const char *earlier_verb = nullptr;  // of a conflict; it is reported after the lock is released
     bool initialised;
     {
         GranuleLock lock(g);
@@ -520,7 +523,7 @@ static void check_global(Worker *w, Buffer &b, uintptr_t address, size_t bytes, 
         fail_at("write to an input", place, "%s of input %s at byte %lld", verb(kind), b.name,
                 offset);
     }
-    if (b.read_only) return;  // nobody writes it
+    if (b.read_only) return;  // no kernel writes it
     GlobalAccess now{};
     now.cta = w->cta;
     now.clock = clock_of(w, self->linear);
@@ -539,7 +542,7 @@ static bool is_in_window(const Worker *w, uintptr_t address) {
     return address - (uintptr_t)w->window_mapping < WINDOW_BYTES + 2 * WINDOW_GUARD_BYTES;
 }
 
-// `owner`: the CTA whose memory it is, `w` or another one of the cluster.
+// `owner`: the CTA that owns the memory, `w` or another one of the cluster.
 static inline void check_shared(Worker *w, Worker *owner, uintptr_t address, size_t bytes,
                                 AccessKind kind, Place place) {
     check_shared_bounds(owner, (const char *)address, bytes, kind, place);
@@ -548,7 +551,8 @@ static inline void check_shared(Worker *w, Worker *owner, uintptr_t address, siz
         access.set_bytes(mask);
         check_granule(w, owner->cta_serial, owner->shadow[g], access, kind, owner->window + byte);
     });
-    if (__builtin_expect(w->race.is_open && !w->race.address, 0)) {  // it is still to write
+    // The racing access has not been executed yet: keep what it overwrites.
+    if (__builtin_expect(w->race.is_open && !w->race.address, 0)) {
         w->race.address = (const char *)address;
         w->race.bytes = std::min(bytes, sizeof w->race.before);
         memcpy(w->race.before, w->race.address, w->race.bytes);
@@ -560,9 +564,9 @@ void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, P
     Worker *w = worker;
     if (!w || !w->leader->in_cta || !w->settings->check || !bytes) return;
     const uintptr_t address = (uintptr_t)pointer;
-    // The kernel's look at threadIdx and its like.
+    // The kernel reads threadIdx, blockIdx and so on.
     if (address == (uintptr_t)&self) return;
-    if (address - (uintptr_t)launch.module < sizeof *launch.module) return;  // marks
+    if (address - (uintptr_t)launch.module < sizeof *launch.module) return;  // statement marks
     if (address - (uintptr_t)w->fibers < sizeof(Fiber) * w->num_fibers) return;
 
     if (is_in_window(w, address)) return check_shared(w, w, address, bytes, kind, place);
@@ -571,7 +575,8 @@ void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, P
         if (w->running_products >> self->linear / 128 & 1) check_product_registers(address, bytes, kind, place);
         return;
     }
-    if (w->last_buffer < buffers.size()) {  // most accesses hit the buffer of the one before
+    // Most accesses are to the same buffer as the previous one.
+    if (w->last_buffer < buffers.size()) {
         Buffer &b = buffers[w->last_buffer];
         if (address - (uintptr_t)b.mapping < b.mapping_size) {
             return check_global(w, b, address, bytes, kind, place, scope);

@@ -1,8 +1,8 @@
-// Runs the warps of one CTA: integers, predicates, addresses and branches exactly, floating point as IEEE
-// does it. Data from global memory or a tensor core is a stand-in (1.0), and every value that depends on one
-// is marked, so that branches on it can be reported.
+// Runs the warps of one CTA: integers, predicates, addresses and branches exactly, floating point by
+// IEEE 754. Data from global memory and results of tensor cores are a stand-in (1.0), and every value that
+// depends on one is marked, so that branches on it can be reported.
 //
-// execute.cpp compiles the same code with EXECUTES: on real memory, without marks and counts.
+// execute.cpp compiles the same code with EXECUTES: with real memory, without marks and counts.
 #include "decode.h"
 #include "modifiers.h"
 
@@ -20,10 +20,10 @@ constexpr bool REAL = EXECUTES;
 namespace {
 
 constexpr uint32_t ONE = 0x3f800000u, HALF_ONES = 0x3c003c00u, FULL = 0xffffffffu;
-constexpr uint64_t SHARED_WINDOW = 1u << 24;  // generic addresses below are shared memory
+constexpr uint64_t SHARED_WINDOW = 1u << 24;  // generic addresses below it are shared memory
 
-// Upper words of generic addresses of shared and local memory. Below, shared memory has the CTA's
-// number in the cluster above 24 bits of offset.
+// Upper words of generic addresses of shared and local memory. The lower word of a shared address is the
+// CTA's number in the cluster and 24 bits of offset.
 constexpr uint64_t SHARED_HIGH = 0x100, LOCAL_HIGH = 0x200;
 
 enum Access : uint8_t {  // engine/machine_code/emulation.py: AccessKind
@@ -45,7 +45,7 @@ struct alignas(64) Wide {
     uint64_t operator[](int lane) const { return v[lane]; }
 };
 
-// What a value depends on, a mask of lanes each: loaded data, blockIdx.x, .y and .z.
+// What a value depends on: one mask of lanes each for loaded data, blockIdx.x, .y and .z.
 #if EXECUTES
 #include "no_marks.h"
 #else
@@ -89,7 +89,7 @@ inline void leave_unwritten(uint8_t* bytes, size_t size) {
 struct Barrier {
     int arrived = 0, expected = 0;  // threads; expected 0: all of the CTA that have not exited
     int any = 0, every = 1, count = 0;
-    bool votes = false;  // it carries a value
+    bool votes = false;  // it reduces a value
 #if EXECUTES
     Clock released;
 #endif
@@ -97,9 +97,9 @@ struct Barrier {
 
 struct MBarrier {
     int needed = 1, pending = 1, phase = 0;
-    int64_t bytes = 0;  // expected and not arrived yet; counted on real memory
+    int64_t bytes = 0;  // expected minus arrived; counted with real memory
 #if EXECUTES
-    Clock pending_clock, done_clock;  // of the phase that is not complete, and of those that are
+    Clock pending_clock, done_clock;  // of the incomplete phase, and of the completed ones
 #endif
 };
 
@@ -112,7 +112,7 @@ struct Code {
     std::unordered_map<int64_t, int> index_of;  // by address
     std::string error;
 #if EXECUTES
-    int registers = RZ;  // number that it can name
+    int registers = RZ;  // number of registers that the code can name
     std::vector<Quick> quick;  // of each instruction
     std::deque<Lanes> constants;  // pointed to by `quick`
     std::vector<GroupForm> groups;  // indexed by `offset` of a wgmma
@@ -136,41 +136,41 @@ struct Warp {
     Cta& cta;
     int number;
     Lanes R[256];
-    // Behind the uniform registers what a copy reads from the last one on: zeros.
+    // Eight zeros follow the uniform registers, for vectors that begin at the last ones.
     Marks rmarks[256] = {}, umarks[256 + 8] = {}, pmarks[8] = {}, upmarks[8] = {};
     uint32_t U[256 + 8] = {};
     uint32_t P[8], UP[8];
     int pc[32];
     uint32_t alive = 0, blocked = 0;
-    uint32_t exclusive = 0;  // lanes that run alone until their collective is done; 0 for all
+    uint32_t exclusive = 0;  // lanes that run alone until their collective is complete; 0: all lanes run
     Lanes rpc[2] = {};
     uint32_t B[16] = {};        // lanes for which a convergence barrier waits
-    uint32_t at_sync[16] = {};  // and those that arrived
+    uint32_t at_sync[16] = {};  // and the lanes that have arrived
     uint32_t at_bar[16] = {};   // lanes waiting at a CTA barrier
     uint32_t at_mbar = 0;
-    std::map<uint64_t, int> polled;  // by mbarrier: the phase that this warp arrived at or read
+    std::map<uint64_t, int> polled;  // by mbarrier: the phase in which this warp arrived, or that it read
     int bar_result = 0;
-    int64_t turn_ends = 0;      // steps of the CTA after which others run
+    int64_t turn_ends = 0;      // number of the CTA's steps at which other CTAs run
     std::vector<uint8_t> local;
-    std::vector<uint32_t> local_data;  // [word] lanes whose word depends on loaded data
+    std::vector<uint32_t> local_data;  // [word] mask of lanes whose word depends on loaded data
     Trace trace;
-    // cp.async: (address, bytes) of each copy; those that are committed end at these.
+    // cp.async: (address, bytes) of each copy, and the ends of the committed groups.
     std::vector<std::pair<uint64_t, int>> copies;
     std::vector<size_t> copy_groups;
-    // Of the instruction that is executing:
+    // Of the current instruction:
     Marks marks = {};           // marks of its sources so far
     uint32_t on = 0;            // lanes that execute it
     int index = 0;
 
     Warp(Cta& cta, int number);
 
-    [[noreturn]] void refuse(const char* what) const;  // the instruction that is executing
+    [[noreturn]] void refuse(const char* what) const;  // fails at the current instruction
 
     // ---- reading and writing operands ----
 
     uint32_t constant(const Operand& o, int word);
 
-    int register_of(const Operand& o, int word) const {  // a vector may end behind the last one
+    int register_of(const Operand& o, int word) const {  // a vector may end after the last one
         if (o.reg == RZ) return RZ;
         if (o.reg + word >= RZ) refuse("uses a register past the last one");
         return o.reg + word;
@@ -190,7 +190,7 @@ struct Warp {
             return t;
         }
         case Kind::CONST: {
-            if (o.reg != RZ) {  // a table: each lane has its own place
+            if (o.reg != RZ) {  // a table: each lane has its own index
                 const uint32_t executing = on;
                 for (int l = 0; l < 32; l++)
                     if (executing >> l & 1) on = 1u << l, t[l] = constant(o, word);
@@ -213,9 +213,9 @@ struct Warp {
         }
     }
 
-    const Instruction& cta_code() const;  // the one that executes
+    const Instruction& cta_code() const;  // the current instruction
 
-    // An integer with its sign: negated by two's complement.
+    // An integer operand with its negation (two's complement), complement or absolute value.
     const Lanes& integer(const Operand& o, Lanes& t) {
         const Lanes& v = read(o, t);
         if (!o.neg && !o.inv && !o.abs) return v;
@@ -276,7 +276,7 @@ struct Warp {
 
     void depends_on_data() { marks[0] = FULL; }
 
-    void steered();  // predicate or target depends on the marks
+    void steered();  // records that a predicate or target depends on the marks
 
     void write_wide(const Operand& o, const Wide& v) {
         Lanes t;
@@ -303,7 +303,7 @@ struct Warp {
 
     // ---- running ----
 
-    bool run();  // until every lane waits or exited, or the turn ends; returns whether anything was executed
+    bool run();  // until all lanes wait or have exited, or the turn ends; returns whether anything was executed
     void step(const Instruction& i, uint32_t active, int here);
     void arithmetic(const Instruction& i);
     void floats(const Instruction& i);
@@ -311,13 +311,13 @@ struct Warp {
     void halves(const Instruction& i);
     void compare_halves(const Instruction& i);
     void doubles(const Instruction& i);
-    int memory(const Instruction& i);  // row, -1: none, -2: it waits
+    int memory(const Instruction& i);  // returns its row, -1: none, -2: it waits
     int poll(uint64_t mbarrier, const Instruction& i);
 #if EXECUTES
 #include "execute_warp.h"
 #endif
     int barriers(const Instruction& i, bool& moves);
-    void copies_land(int32_t open_groups) {  // cp.async completes: it counts as a write of now
+    void copies_land(int32_t open_groups) {  // cp.async completes: its writes happen now
         const size_t open = static_cast<size_t>(std::max(0, open_groups));
         if (copy_groups.size() <= open) return;
         const size_t done = copy_groups[copy_groups.size() - open - 1];
@@ -350,20 +350,20 @@ struct Cta {
     std::map<decltype(Row().key()), int> known;
     std::vector<int64_t> totals;  // [n, 8]: executed, lanes, then the row's columns summed
     std::vector<uint8_t> data_branch, data_address, stand_in;
-    uint8_t control_axes = 0;     // axes of blockIdx on which control flow or predicates depend
+    uint8_t control_axes = 0;     // axes of blockIdx that control flow or predicates depend on
     int64_t steps = 0;
     int32_t probes_done = 0;
     Hazards hazards;
     std::string error;
     struct Expectation {
         uint32_t bytes;
-        int row;  // of the arrival
+        int row;  // row of the arrival
     };
-    std::map<uint64_t, std::vector<Expectation>> expected_bytes;  // by mbarrier, one after the other
-    std::map<uint64_t, bool> copies_first;  // whether an mbarrier's copies start before they are expected
+    std::map<uint64_t, std::vector<Expectation>> expected_bytes;  // by mbarrier, in order
+    std::map<uint64_t, bool> copies_first;  // by mbarrier: whether its copies start before they are expected
     struct BulkLoad {
         int row;
-        std::pair<uint64_t, size_t> expectation;  // mbarrier, and which one of it
+        std::pair<uint64_t, size_t> expectation;  // mbarrier, and index of its expectation
     };
     std::vector<BulkLoad> bulk_loads;
 
@@ -385,7 +385,7 @@ struct Cta {
         line_start.push_back(static_cast<int64_t>(line.size()));
         return static_cast<int>(rows.size()) - 1;
     }
-    // Whether all probed instructions have been executed once.
+    // Records the lowest sector of a probed instruction's first access; true once all have one.
     bool probed(int here, int row) {
         const int32_t site = request.probe_site[here];
         if (site < 0 || request.probe_out[site]) return false;
@@ -400,7 +400,7 @@ struct Cta {
         request.probe_out[site] = lowest;
         return ++probes_done == request.probe_sites;
     }
-    void forget_rows() {  // needed by a trace only
+    void forget_rows() {  // rows are needed only for a trace
         rows.clear(), line.clear(), line_sectors.clear(), known.clear(), bulk_loads.clear();
         line_start.assign(1, 0);
         for (auto& [address, expected] : expected_bytes)
@@ -444,7 +444,7 @@ struct Cta {
         if (bar.pending > 0) return;
         bar.pending = bar.needed;
         bar.phase++;
-        for (Warp* w : warps) {  // they try again
+        for (Warp* w : warps) {  // they retry
             w->blocked &= ~w->at_mbar;
             w->at_mbar = 0;
         }
@@ -454,9 +454,9 @@ struct Cta {
         const bool ahead = copies_first.try_emplace(mbarrier, so_far == 0).first->second;
         bulk_loads.push_back({static_cast<int>(rows.size()), {mbarrier, ahead ? so_far : so_far - 1}});
     }
-    // A driver's tensor map hides the size of a copy, which is then taken from the bytes that the mbarrier
-    // expects. If the CTAs of a cluster load different amounts, bytes that this CTA neither loads nor gets in
-    // exchange arrive from others during its wait and are not expected here.
+    // The contents of a driver's tensor map are not known, so a copy's size is taken from the bytes that the
+    // mbarrier expects. If the CTAs of a cluster load different amounts, bytes that other CTAs send during the
+    // wait are not expected here.
     void share_bulk_bytes() {
         std::map<std::pair<uint64_t, size_t>, std::vector<Row*>> copies;
         for (const BulkLoad& load : bulk_loads)
@@ -654,8 +654,8 @@ void Cta::run() {
 
 extern "C" {
 
-// text: a line an instruction, address \t guard \t mnemonic \t operand \t …; target: [count] the
-// index that it branches to, -1 for none.
+// text: one line per instruction, address \t guard \t mnemonic \t operand \t …; target: [count] index of
+// the instruction to which it branches, -1 for none.
 Code* sass_decode(const char* text, const int32_t* target, int32_t count) {
     Code* code = new Code;
     try {
@@ -726,7 +726,7 @@ void sass_rows(const Cta* cta, uint8_t* kind, uint16_t* wavefronts, uint16_t* id
     std::copy(cta->line_sectors.begin(), cta->line_sectors.end(), line_sectors);
 }
 
-// 0 where a barrier never ran, 1 where it orders nothing, 2 where it does; false: not known.
+// out: [n] 0 if a barrier never ran, 1 if it orders nothing, 2 if it does. Returns false if not known.
 bool sass_barriers(const Cta* cta, uint8_t* out) {
     std::copy(cta->hazards.barrier.begin(), cta->hazards.barrier.end(), out);
     return !cta->hazards.unclear;
@@ -734,8 +734,8 @@ bool sass_barriers(const Cta* cta, uint8_t* out) {
 
 void sass_free(Cta* cta) { delete cta; }
 #else
-// Runs the whole launch. 0: done, 1: `error` and `cta` say what is wrong and where, 2: out of time,
-// and they say where it is.
+// Runs the whole launch. 0: complete; 1: an error, described by `error` and `cta`; 2: out of time, with the
+// place that it reached in `error` and `cta`.
 int32_t sass_execute(const Request* request, int32_t threads, double timeout_s, char* error, int32_t error_bytes, uint32_t* cta, int64_t* steps) {
     Execution execution(*request);
     execution.deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(static_cast<int64_t>(timeout_s * 1e6));

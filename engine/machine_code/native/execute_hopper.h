@@ -15,7 +15,7 @@ void Warp::asynchronous(const Instruction& i, bool& moves) {
     case OP_LDGDEPBAR:
         groups.push_back(in_flight.size());
         return;
-    case OP_DEPBAR:  // of cp.async groups or of TMA stores: the code does not tell
+    case OP_DEPBAR:  // waits for cp.async groups or TMA stores: the code does not distinguish them
         if (!i.s.empty()) {
             const size_t open = i.s.back().kind == Kind::IMM ? static_cast<size_t>(std::max<int64_t>(0, i.s.back().imm)) : 0;
             land_copies(open), finish_storing(open);
@@ -51,7 +51,7 @@ uint32_t Warp::special(const Instruction& i, int which) {
     if (which == SR_CGA) return cta.rank;
     if (name == "SR_SWINHI") return SHARED_HIGH;
     if (name == "SR_LWINHI") return LOCAL_HIGH;
-    // Blackwell's code subtracts 160 bytes times this from where the bank keeps the cluster.
+    // Blackwell's code subtracts 160 bytes times this from the cluster's address in the constant bank.
     if (name == "SR_CgaSize") return 0;
     if (starts(name, "SR_GLOBALTIMER")) return static_cast<uint32_t>(name.back() == 'I' ? now >> 32 : now);
     if (name == "SR_VIRTUALSMID" || name == "SR_VIRTID") return 0;
@@ -100,7 +100,7 @@ void Warp::nothing(const Instruction& i, bool& moves) {
     }
 }
 
-// The cluster's barrier is complete when all of its threads that have not exited have arrived.
+// Completes the cluster's barrier if all of its threads that have not exited have arrived.
 void Warp::release_cluster() {
     Cluster& cluster = *cta.cluster;
     uint32_t any = 0;
@@ -148,7 +148,7 @@ void Warp::synchronise(const Instruction& i, bool& moves) {
     if (i.has(MOD_CCTL)) return;
     Wide where;
     addresses(address_of(i), false, where);
-    // Lanes may arrive at several mbarriers, each CTA's of a cluster.
+    // Lanes may arrive at several mbarriers, of several CTAs of a cluster.
     for (uint32_t left = on; left;) {
         const uint64_t address = where[__builtin_ctz(left)];
         const uint32_t group = mask_of([&](int l) { return left >> l & 1 && where[l] == address; });
@@ -164,7 +164,7 @@ void Warp::synchronise(const Instruction& i, bool& moves, uint64_t address, uint
     shared_byte(i, address, 8);
     Cta* owner = cta.cluster && address / SHARED_WINDOW < cta.cluster->ctas.size() ? cta.cluster->ctas[address / SHARED_WINDOW] : &cta;
     const uint64_t place = address & (SHARED_WINDOW - 1);
-    if (i.has(MOD_EXCH)) {  // mbarrier.init writes 2^20 less the count, from bit 1 on
+    if (i.has(MOD_EXCH)) {  // mbarrier.init writes 2^20 minus the count, shifted left by 1
         Wide bits;
         read_wide(i.s.back(), bits);
         MBarrier& bar = owner->mbarriers[place];
@@ -189,7 +189,7 @@ void Warp::synchronise(const Instruction& i, bool& moves, uint64_t address, uint
         for (const Operand& p : i.pd) write_predicate(p, done ? FULL : 0);
         return;
     }
-    // Each lane arrives; with a transaction count the bytes are expected to come as well.
+    // Each lane arrives; with a transaction count it also expects so many bytes.
     if (i.op == OP_ARRIVES) land_copies(0);
     const Operand& last = i.s.back();
     const bool expects = i.op == OP_SYNCS && last.kind != Kind::ADDR && !(last.kind == Kind::REG && last.reg == RZ);
@@ -213,10 +213,10 @@ inline uint64_t swizzled(const TensorMap& map, uint64_t address) {
     return address ^ (address >> 7 & ((1u << map.swizzle) - 1)) << 4;
 }
 
-// Calls f(byte of shared memory, address in the tensor or 0 where the box is outside of it, bytes) for
-// all of a box: units of 16 bytes, which stay together whatever the swizzle, and single elements
-// where the tensor ends within one, or where `singly` asks for them. A row of whole units is first
-// offered to `row`, of the same arguments before the swizzle, which says whether it took it.
+// Calls f(offset in shared memory, address in the tensor or 0 outside of it, bytes) for all of a box, in
+// units of 16 bytes, which every swizzle keeps together, and for single elements if the tensor ends within
+// a unit or `singly` is set. A row of whole units is first passed to `row`, with the offset before the
+// swizzle; if it returns true the row is done.
 template <typename R, typename F>
 void for_box(const TensorMap& map, const uint32_t* coordinates, uint64_t shared, bool singly, R row, F f) {
     const uint32_t e = map.element_bytes, unit = 16 / e;
@@ -256,7 +256,7 @@ void for_box(const TensorMap& map, const uint32_t* coordinates, uint64_t shared,
     }
 }
 
-// A copy, because global memory may be written meanwhile, and the checked map must be the one used.
+// Returns a copy: global memory may be written concurrently, and the map that was checked must be used.
 inline TensorMap map_at(Warp& warp, const Instruction& i, uint64_t at) {
     const Request& request = warp.cta.request;
     const uint64_t constant_bytes = static_cast<uint64_t>(request.constant_bytes[0]);
@@ -295,7 +295,7 @@ void Warp::load_tile(const Instruction& i) {
         if (!(receivers >> rank & 1)) continue;
         if (rank != cta.rank && (!cta.cluster || rank >= cta.cluster->ctas.size())) fail(i, "is sent to a CTA that its cluster does not have");
         Cta& owner = rank == cta.rank ? cta : *cta.cluster->ctas[rank];
-        // Bounds of the tensor are known now, as a sentence about this instruction.
+        // Check the tensor's bounds now, so that an error names this instruction.
         owner.tiles.push_back(tile);
         owner.wake();
     }
@@ -333,7 +333,7 @@ void Cta::land_tiles(uint64_t mbarrier) {
                 }
                 return true;
             }
-            // Rows are far apart: prefetch the next ones while this one is copied.
+            // Rows are far apart: prefetch the next ones during the copy of this one.
             __builtin_prefetch(reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(row) + ahead));
             __builtin_prefetch(reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(row) + ahead + 64));
             uint64_t units[8][2];
@@ -402,14 +402,14 @@ struct SharedMatrix {
         if (layout == 0) fail(i, "has operands without a swizzle, which is not supported here");
         row_bytes = 256u >> layout, log_columns = 7 - layout;
     }
-    // Of 8 numbers in 16 bytes, the first of which is (mn, k): along K, or transposed along M or N.
+    // Address of 16 bytes with 8 numbers that begin at (mn, k): along K, or along M or N if transposed.
     uint32_t address(uint32_t mn, uint32_t k) const { return swizzled(place(mn, k)); }
     uint32_t place(uint32_t mn, uint32_t k) const {
         const uint32_t column = mn & ((1u << log_columns) - 1);
         return transposed ? start + (mn >> log_columns) * leading + k / 8 * stride + k % 8 * row_bytes + column * 2
                           : start + mn / 8 * stride + mn % 8 * row_bytes + k * 2;
     }
-    // The last byte that an operand of so many rows or columns can have; `start` is in its first one's row.
+    // The last byte that an operand of `count` rows or columns can access, for any `start` within a row.
     uint32_t last(uint32_t count) const {
         return start + 9 * row_bytes - 1 + (transposed ? ((count - 1) >> log_columns) * leading + stride : (count - 1) / 8 * stride);
     }
@@ -417,8 +417,8 @@ struct SharedMatrix {
 };
 
 #ifdef QUICK_MULTIPLY
-// 8 rows of A or columns of B with 8 numbers along K each, as they lie: f takes each one's number and
-// bytes. `mn` and `k` are multiples of 8, so that the eight are as far apart as rows of the swizzle.
+// Calls f(index, bytes) for 8 rows of A or columns of B with 8 numbers along K each. `mn` and `k` are
+// multiples of 8, so that the distance of the eight is that of the swizzle's rows.
 template <typename F>
 __attribute__((always_inline)) inline void for_rows(Warp& warp, const Instruction& i, const SharedMatrix& from, uint32_t mn, uint32_t k, F f) {
     const Cta& cta = warp.cta;
@@ -436,7 +436,7 @@ inline void load_rows(Warp& warp, const Instruction& i, const SharedMatrix& from
     for_rows(warp, i, from, mn, k, [&](uint32_t n, __m128i row) { rows[n] = row; });
 }
 
-// This warp's 16 rows of A from shared memory: f takes the part and its 8 rows with 16 bytes each.
+// Reads this warp's 16 rows of A from shared memory: calls f(part, its 8 rows of 16 bytes each).
 template <typename F>
 __attribute__((always_inline)) inline void for_parts(Warp& warp, const Instruction& i, const Warp::GroupOperands& given, F f) {
     const SharedMatrix from(i, given.a, given.a_transposed);
@@ -448,32 +448,32 @@ __attribute__((always_inline)) inline void for_parts(Warp& warp, const Instructi
     }
 }
 
-// The first of the four registers that have A.
+// The first of the four registers that contain A.
 inline const Lanes* registers_of(const Warp& warp, const Operand& a) {
     static const Lanes zeros[4] = {};
     const int last = warp.register_of(a, 3);
     return last == RZ ? zeros : &warp.R[last - 3];
 }
 
-// Sums that begin at 0 where none are given.
+// Multiplies; accumulators start at 0 if none are given.
 inline void multiply_columns(Warp& warp, const Instruction& i, const GroupFactors& factors, const Columns* columns, const Operand* sums) {
     const int registers = i.count / 2, last = warp.register_of(i.raw[0], registers - 1);
     const Lanes* before = sums ? &warp.R[warp.register_of(*sums, registers - 1) - (registers - 1)] : nullptr;
     Lanes* const after = last == RZ ? nullptr : &warp.R[last - (registers - 1)];
     if (!sums || before == after) return multiply_group_sums(factors, columns, i.count / 8, before, after);
-    alignas(64) static thread_local Lanes apart[128];  // copied first: ranges may overlap
+    alignas(64) static thread_local Lanes apart[128];  // a copy, as ranges may overlap
     std::copy(before, before + registers, apart);
     multiply_group_sums(factors, columns, i.count / 8, apart, apart);
     if (after) std::copy(apart, apart + registers, after);
 }
 
-// Cache of the converted B. The other warps of a warpgroup multiply by the same one, but not directly after:
-// it is kept by descriptor, and reused if the values have not changed.
+// Cache of the converted B. The other warps of a warpgroup multiply by the same B, but other warps may run in
+// between: entries are found by descriptor, and reused if the values have not changed.
 struct KeptColumns {
     alignas(64) Columns columns[32];
     __m128i rows[32][2][8];
-    uint64_t descriptor, seen;  // when the numbers were looked at
-    int count = 0;              // of columns; 0: none
+    uint64_t descriptor, seen;  // seen: when the values were last read
+    int count = 0;              // number of columns; 0: empty
     bool bfloat, transposed;
 };
 
@@ -485,7 +485,7 @@ const Columns* columns_of_group(Warp& warp, const Instruction& i, const SharedMa
         uint64_t descriptors[MOST] = {};
         size_t oldest = 0, latest = 0;
     } group;
-    // They are used in the same order as before.
+    // Entries are used in the same order as before.
     size_t which = (group.latest + 1) % MOST;
     for (size_t n = 1; n < MOST && group.descriptors[which] != descriptor; n++) which = (which + 1) % MOST;
     if (group.descriptors[which] != descriptor) which = group.oldest, group.oldest = (group.oldest + 1) % MOST;
@@ -506,7 +506,7 @@ const Columns* columns_of_group(Warp& warp, const Instruction& i, const SharedMa
         same = _mm_testz_si128(others, others);
     }
     if (same) return kept.columns;
-    kept.count = 0;  // until all are converted
+    kept.count = 0;  // until all columns are converted
     for (block = std::max(0, block - 1); block < blocks; block++) {
         __m128i rows[2][8];
         for (uint32_t part = 0; part < 2; part++) load_rows(warp, i, from, static_cast<uint32_t>(8 * block), 8 * part, rows[part]);
@@ -526,8 +526,8 @@ void multiply_group_quickly(Warp& warp, const Instruction& i, const Warp::GroupO
     multiply_columns(warp, i, factors, columns_of_group<BFLOAT>(warp, i, from, given.b), given.sums);
 }
 
-// Products of 8 bits: those of the first two of each four k, then those of the last two, in FP16, as
-// registers have them.
+// Products of FP8, converted to FP16: first those of the first two of each four k, then those of the last
+// two, which is the order of registers.
 inline void multiply_group_of_bytes(Warp& warp, const Instruction& i, const Warp::GroupOperands& given, const Fp8Formats& fp8) {
     Lanes bytes[4], a[4];
     if (given.in_registers) std::copy_n(registers_of(warp, *given.in_registers), 4, bytes);
@@ -572,12 +572,12 @@ GroupForm::GroupForm(const Instruction& i) {
     a_transposed = says(".tnspA"), b_transposed = says(".tnspB");
     negated = (a_in_registers ? i.raw[1].neg : says(".negA")) != says(".negB");
     plainly = half_sums || (a_in_registers ? i.raw[1].neg : says(".negA")) || says(".negB");
-    // The accumulator is the register operand behind the descriptor; a predicate that is off drops it.
+    // The accumulator is the register operand after the descriptor; a false predicate means that there is none.
     for (const Operand& o : i.raw)
         if (&o > descriptor && o.kind == Kind::REG) sums = &o;
 }
 
-void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the warpgroup's 64
+void Warp::multiply_group(const Instruction& i) {  // for this warp's 16 of the warpgroup's 64 rows
     const Code& code = *cta.request.code;
     const GroupForm& form = code.groups[static_cast<size_t>(code.quick[static_cast<size_t>(index)].offset)];
     if (!form.is_known) fail(i, "is a warpgroup operation that is not supported here");
@@ -597,22 +597,22 @@ void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the
 #else
     multiply_group_plainly(i, given, form.negated);
 #endif
-    for (int n = 0; n < form.closes; n++) multiplied.groups.push_back(multiplied.addresses.size());  // ends its group
+    for (int n = 0; n < form.closes; n++) multiplied.groups.push_back(multiplied.addresses.size());  // closes its group
 }
 
-// Also with sums in FP16, and with the products subtracted.
+// General form: also with accumulators in FP16, and with subtracted products.
 void Warp::multiply_group_plainly(const Instruction& i, const GroupOperands& given, bool negated) {
     const int columns = i.count;
     const Fp8Formats fp8(i);
     const bool half_sums = i.has(MOD_F16) && !i.has(MOD_F32);
     const int depth = fp8.is_known ? 32 : 16;
     Lanes t;
-    // Of the 32 k of 8 bits, the first two of each four stand ahead of the last two.
+    // Of 32 k of FP8, the first two of each four come before the last two.
     const auto place_of = [&](int k) { return fp8.is_known ? 16 * (k >> 1 & 1) + k / 4 * 2 + (k & 1) : k; };
     float a[16][32];
     static thread_local float b[32][256];
     auto load = [&](const SharedMatrix& from, bool e5m2, int first, int count, float* out, int mn_step, int k_step) {
-        const int numbers = fp8.is_known ? 16 : 8;  // in 16 bytes
+        const int numbers = fp8.is_known ? 16 : 8;  // numbers in 16 bytes
         for (int m = 0; m < count; m += from.transposed ? 8 : 1)
             for (int k = 0; k < depth; k += from.transposed ? 1 : numbers) {
                 const uint32_t address = from.address(static_cast<uint32_t>(first + m), static_cast<uint32_t>(k * 8 / numbers));
@@ -641,7 +641,7 @@ void Warp::multiply_group_plainly(const Instruction& i, const GroupOperands& giv
     }
     load(SharedMatrix(i, given.b, given.b_transposed), fp8.b, 0, columns, &b[0][0], 1, 256);
     static thread_local float c[16][256];
-    // Of the rows l / 4 and 8 more, each lane has two columns in each 8: words of FP32, or halves of one.
+    // Lane l has rows l / 4 and l / 4 + 8, and two of each 8 columns: words in FP32, halves of a word in FP16.
     const auto row_of = [](int l, int word) { return l / 4 + 8 * (word >> 1); };
     const auto column_of = [](int block, int l, int word) { return 8 * block + 2 * (l % 4) + (word & 1); };
     for (int block = 0; block < columns / 8; block++)

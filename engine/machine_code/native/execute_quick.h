@@ -1,6 +1,6 @@
 // Specialised functions for common forms of common instructions, bound when code is first run. Each processes
-// all 32 lanes without lookups or branches on the form. `Warp::step` and its callees define the semantics; a
-// function here must give the same bits. Included by emulator.cpp.
+// all 32 lanes without lookups or branches on the form. `Warp::step` and its callees define the semantics;
+// functions here must give the same bits. Included by emulator.cpp.
 
 // ---- operands ----
 
@@ -27,7 +27,7 @@ inline const uint32_t* lanes_of(Warp& w, const Source& s, Lanes& t, int word = 0
 __attribute__((noinline)) const uint32_t* changed_integers(Warp& w, const Source& s, Lanes& t) {
     const uint32_t* v = lanes_of(w, s, t);
     if (s.plain()) return v;
-    const uint32_t flip = s.inv || s.neg ? FULL : 0, one = s.neg;  // never both, never `abs`
+    const uint32_t flip = s.inv || s.neg ? FULL : 0, one = s.neg;  // at most one of them, and never `abs`
     for (int l = 0; l < 32; l++) t[l] = (v[l] ^ flip) + one;
     return t.v;
 }
@@ -40,7 +40,7 @@ __attribute__((noinline)) const uint32_t* changed_floats(Warp& w, const Source& 
     return t.v;
 }
 
-// Most operands are a register or a broadcast constant, and need no function.
+// Most operands are a register or a broadcast constant, and need no conversion.
 __attribute__((always_inline)) inline const uint32_t* integers(Warp& w, const Source& s, Lanes& t) {
     return s.as_it_is ? w.R[s.reg].v : s.spread ? s.spread : changed_integers(w, s, t);
 }
@@ -160,7 +160,7 @@ void quick_absolute(Warp& w, const Quick& q) {
     QUICK_LOOP d[l] = static_cast<int32_t>(x[l]) < 0 ? 0u - x[l] : x[l];
 }
 
-// S2R of the thread's x in a block of one dimension, its number in the warp, or the CTA's place.
+// S2R of threadIdx.x in a one-dimensional block, of the lane number, or of blockIdx.
 void quick_special(Warp& w, const Quick& q) {
     const Request& r = w.cta.request;
     uint32_t* d = w.R[q.to].v;
@@ -189,14 +189,14 @@ void quick_add(Warp& w, const Quick& q) {
     QUICK_LOOP d[l] = x[l] + y[l] + z[l];
 }
 
-// With a carry into or out of the sum: how & 1 takes P[q.offset], whose complement how & 2 says.
+// Adds with an incoming or outgoing carry: P[q.offset] with how & 1, complemented with how & 2.
 template <bool CARRY_IN>
 void quick_add_carry(Warp& w, const Quick& q) {
     Lanes ta, tb, tc;
     const uint32_t *x = lanes_of(w, q.a, ta), *y = lanes_of(w, q.b, tb), *z = lanes_of(w, q.c, tc);
     const bool flips[3] = {q.a.neg || q.a.inv, q.b.neg || q.b.inv, q.c.neg || q.c.inv};
     const uint32_t fx = flips[0] ? FULL : 0, fy = flips[1] ? FULL : 0, fz = flips[2] ? FULL : 0;
-    // A minus is the complement and one, unless a carry comes in.
+    // A negated operand is its complement plus one, or only the complement with an incoming carry.
     const uint32_t ones = CARRY_IN ? 0 : static_cast<uint32_t>(q.a.neg) + static_cast<uint32_t>(q.b.neg) + static_cast<uint32_t>(q.c.neg);
     const uint32_t carry = CARRY_IN ? (q.how & 2 ? ~w.P[q.offset] : w.P[q.offset]) : 0;
     uint32_t* d = w.R[q.to].v;
@@ -238,7 +238,7 @@ void quick_multiply_wide(Warp& w, const Quick& q) {
     else w.R[q.to] = low, w.R[q.to + 1] = high;
 }
 
-// The least or greatest of two (`c` of no kind) or three.
+// The minimum or maximum of two (`c` has Kind::NONE) or three.
 template <typename T, bool LEAST>
 void quick_extreme(Warp& w, const Quick& q) {
     Lanes ta, tb, tc;
@@ -249,7 +249,7 @@ void quick_extreme(Warp& w, const Quick& q) {
 }
 
 enum { LEA_LOW, LEA_WIDE, LEA_SIGN };
-template <int FORM>  // HI takes the upper bits of a register pair, or of a number with its sign
+template <int FORM>  // HI: the upper word of a register pair or a sign-extended register
 inline uint32_t scaled(uint32_t x, uint32_t upper, int shift) {
     if (FORM == LEA_LOW) return x << shift;
     if (FORM == LEA_WIDE) return static_cast<uint32_t>((x | static_cast<uint64_t>(upper) << 32) << shift >> 32);
@@ -287,7 +287,7 @@ void quick_shift(Warp& w, const Quick& q) {  // SHF: one word, `a` by b
     }
 }
 
-template <int FORM>  // SHF: of the pair a and c, by b up to q.offset, the upper word (left) or the lower one
+template <int FORM>  // SHF of the pair (a, c) by at most q.offset: the upper word (left) or the lower one
 void quick_funnel(Warp& w, const Quick& q) {
     Lanes ta, tb, tc;
     const uint32_t *low = lanes_of(w, q.a, ta), *by = lanes_of(w, q.b, tb), *high = lanes_of(w, q.c, tc);
@@ -384,14 +384,14 @@ void quick_compare(Warp& w, const Quick& q) {
     case GREATER: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return a > b; });
     case GREATER_EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return a >= b; });
     case EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return a == b; });
-    // Beside NaN these are true: GEU, GTU, LEU, LTU, NEU and EQU.
+    // With NaN these are true: GEU, GTU, LEU, LTU, NEU and EQU.
     case NOT_LESS: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !(a < b); });
     case NOT_LESS_EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !(a <= b); });
     case NOT_GREATER: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !(a > b); });
     case NOT_GREATER_EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !(a >= b); });
     case NOT_EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !(a == b); });
     case NOT_UNEQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !((a < b) | (a > b)); });
-    default:  // as ordered: false beside NaN
+    default:  // ordered: false with NaN
         return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return (a < b) | (a > b); });
     }
 }
@@ -419,7 +419,7 @@ inline uint64_t scalar_pair(Warp& w, const Source& s) {
 inline void set_pair(Warp& w, const Quick& q, uint64_t v) { w.U[q.to] = static_cast<uint32_t>(v), w.U[q.to + 1] = static_cast<uint32_t>(v >> 32); }
 void quick_uniform_add(Warp& w, const Quick& q) { w.U[q.to] = changed_scalar(w, q.a) + changed_scalar(w, q.b) + changed_scalar(w, q.c); }
 void quick_uniform_add_wide(Warp& w, const Quick& q) { set_pair(w, q, scalar_pair(w, q.a) + scalar_pair(w, q.b) + scalar_pair(w, q.c)); }
-// UIADD3 with a carry that comes in, or whose own is kept.
+// UIADD3 with an incoming carry, or whose outgoing carry is used.
 void quick_uniform_add_carry(Warp& w, const Quick& q) {
     const Instruction& i = *q.full;
     const bool comes_in = i.has(MOD_X);
@@ -447,7 +447,7 @@ void quick_uniform_multiply_wide(Warp& w, const Quick& q) {
 }
 template <int FORM>
 void quick_uniform_scaled_add(Warp& w, const Quick& q) { w.U[q.to] = scaled<FORM>(scalar(w, q.a), FORM == LEA_WIDE ? scalar(w, q.c) : 0, q.offset) + scalar(w, q.b); }
-// LDC and ULDC from one place.
+// LDC and ULDC from one address.
 void quick_uniform_constants(Warp& w, const Quick& q) {
     uint32_t v[4];
     for (int n = 0; n < q.how; n++) v[n] = w.constant(*q.a.operand, n);
@@ -469,7 +469,7 @@ void quick_uniform_shift(Warp& w, const Quick& q) {
 
 // ---- memory ----
 
-// Offsets of all lanes' addresses from `base` and whether all are inside of `size` bytes and aligned.
+// Offsets of all lanes' addresses from `base`; returns whether all are within `size` bytes and aligned.
 template <int WIDTH>
 inline bool all_inside(const uint32_t* offset, uint64_t size) {
     if (size < WIDTH) return false;
@@ -479,7 +479,7 @@ inline bool all_inside(const uint32_t* offset, uint64_t size) {
     return !beyond;
 }
 
-// 4 words of each of 4 lanes: to or from 4 registers of these lanes.
+// Transposes 4 words of each of 4 lanes, to or from 4 registers of these lanes.
 inline void exchange(uint32_t m[4][4]) {
 #ifdef WIDE_MULTIPLY
     __m128i r[4];
@@ -531,7 +531,7 @@ inline void transfer(Warp& w, const Quick& q, uint8_t* piece, const uint32_t* of
     }
 }
 
-// Where in the CTA's shared memory all lanes' addresses lie, if they do.
+// Offsets of all lanes' addresses in the CTA's shared memory, not checked.
 inline void shared_offsets(Warp& w, const Quick& q, uint32_t* offset) {
     const uint32_t* base = w.R[q.a.reg].v;
     uint32_t first = static_cast<uint32_t>(q.offset);
@@ -554,8 +554,9 @@ void quick_shared(Warp& w, const Quick& q) {
     transfer<WIDTH, LOADS>(w, q, w.cta.smem.data(), offset);
 }
 
-// The buffer in which all lanes' addresses lie, aligned, and where in it; or null. They are a register
-// or a pair (`how` & 1), a uniform register (`uniform`, -1: none) or a pair (`how` & 2), and a number.
+// The buffer that contains all lanes' aligned addresses, and their offsets in it; null if there is none. An
+// address is the sum of a register or pair (`how` & 1), a uniform register (`uniform`, -1: none) or pair
+// (`how` & 2), and a constant.
 template <int WIDTH>
 inline const Buffer* global_offsets(Warp& w, int reg, int uniform, int how, int32_t number, uint32_t* offset) {
     const uint32_t *low = w.R[reg].v, *high = how & 1 ? w.R[reg + 1].v : w.R[RZ].v;
@@ -580,7 +581,7 @@ void quick_global(Warp& w, const Quick& q) {
     w.memory(*q.full);
 }
 
-// RED of floats: one lane after the other, as Warp::atomic.
+// RED of floats: one lane after the other, as in Warp::atomic.
 template <bool FLUSHES>
 void quick_reduce(Warp& w, const Quick& q) {
     alignas(64) uint32_t offset[32];
@@ -600,7 +601,7 @@ void quick_reduce(Warp& w, const Quick& q) {
     w.cta.polls += q.full->polls;
 }
 
-// LDGSTS of 16 bytes, which no lane replaces by zeros: `c` has the global address, its form in `to`.
+// LDGSTS of 16 bytes without zero fill: `c` is the global address, its form is in `to`.
 void quick_copy(Warp& w, const Quick& q) {
     alignas(64) uint32_t to[32], from[32];
     shared_offsets(w, q, to);

@@ -1,12 +1,12 @@
 // Simulates one SM cycle by cycle: which warp issues, and why the others stall.
 //
-// Four partitions issue at most one warp instruction a cycle each. A warp may issue when its stall
-// count has run out and the scoreboards of its wait mask are clear. The warp that issued last goes
-// on while it can, else the youngest goes (Huerta et al., arXiv 2503.20481, section 5.1). CTAs come
-// from a queue: a slot that falls free is filled at once, so nothing runs in rounds.
+// Four partitions issue at most one warp instruction per cycle each. A warp may issue when its stall count
+// has expired and the scoreboards of its wait mask are clear. The warp that issued last continues while it
+// can, else the youngest ready warp issues (Huerta et al., arXiv 2503.20481, section 5.1). CTAs come from a
+// queue: a free slot is filled at once, not in rounds.
 //
-// Time jumps to the next cycle in which something can happen. The stall reason between two issues of a warp
-// is determined at the second issue, so that attribution costs nothing per cycle.
+// Time advances to the next cycle in which something can happen. Why a warp stalled between two issues is
+// determined at the second issue, so that attribution costs nothing per cycle.
 #include "timing.h"
 
 #include <algorithm>
@@ -32,36 +32,36 @@ constexpr int NAMED_BARRIERS = 16;
 constexpr int MAX_QUEUE = 16;
 constexpr int WARP_SIZE = 32;
 constexpr int SECTOR_BYTES = 32;
-// Issue targets other than the pipes.
+// Issue targets besides the pipes.
 constexpr int FIRST_UNIT_SLOT = NUM_PIPES, QUEUE_SLOT = NUM_PIPES + 1;
-// Kept out of line: in the function that every instruction runs through, it would cost registers.
+// Rare code, kept out of the function that every instruction runs through, where it would cost registers.
 #define OUT_OF_LINE __attribute__((noinline))
 
 constexpr double NEVER = std::numeric_limits<double>::infinity();
 
-// By value: references to them keep compilers from one instruction.
+// By value: with references, compilers do not use the single instruction.
 inline double later(double a, double b) { return a > b ? a : b; }
 inline double earlier(double a, double b) { return a < b ? a : b; }
 
 struct Warp {
     int32_t cta = -1;          // index among the CTAs of its SM
     int32_t partition = 0;
-    int32_t place = 0;         // in the partition's arrays
-    int32_t number = 0;        // in its CTA
+    int32_t place = 0;         // index in the partition's arrays
+    int32_t number = 0;        // number in its CTA
     const Trace* trace = nullptr;
     int64_t position = 0, end = 0;  // in the trace
     double issued = 0;         // cycle of the last issue, or of the start
-    double stalled = 0;        // the stall count runs out
-    double released = 0;       // a barrier or a wait ends
-    double fetched = 0;        // its code has been fetched
+    double stalled = 0;        // when its stall count expires
+    double released = 0;       // when its barrier or wait ends
+    double fetched = 0;        // when its code has been fetched
     int32_t released_by = BARRIER_STALL;
-    bool waits = false;        // until another warp acts
-    int32_t registers = 0;     // of a thread; setmaxnreg changes them
+    bool waits = false;        // until another warp releases it
+    int32_t registers = 0;     // per thread; changed by setmaxnreg
     double clear[SCOREBOARDS] = {};    // when each scoreboard is released
-    int32_t holds[SCOREBOARDS] = {};   // what holds it
-    double copies = 0, bulk_stores = 0, stores = 0;  // end of the last one issued
-    std::vector<double> copy_groups;   // the same at the end of each group
-    // Products of its warpgroup: the end of each that began; number of products up to each group's end.
+    int32_t holds[SCOREBOARDS] = {};   // what it waits for
+    double copies = 0, bulk_stores = 0, stores = 0;  // when the last one issued completes
+    std::vector<double> copy_groups;   // `copies` at the end of each group
+    // wgmmas of its warpgroup: when each started one completes; number of wgmmas up to the end of each group.
     std::vector<double> products;
     std::vector<size_t> product_groups;
     size_t products_issued = 0, products_awaited = 0;
@@ -70,7 +70,7 @@ struct Warp {
 // A warp's quarter of a wgmma that is queued for its tensor core.
 struct Product {
     int32_t warp, op;
-    double issued, operands;           // operands: passes through the shared-memory port
+    double issued, operands;           // issued: cycle; operands: passes through the shared-memory port
 };
 
 struct NamedBarrier {
@@ -80,16 +80,16 @@ struct NamedBarrier {
 
 struct Mbarrier {
     int32_t needed = 1, arrived = 0;
-    int64_t bytes = 0;                  // expected less arrived
-    double last = 0;                    // when the last of them arrives
-    std::vector<double> phases;         // completed ones
+    int64_t bytes = 0;                  // expected minus arrived
+    double last = 0;                    // when the last one arrives
+    std::vector<double> phases;         // when each completed phase ended
     std::vector<std::pair<int32_t, int32_t>> waiting;  // (warp, phase)
 };
 
 struct Cta {
-    int32_t number = 0, running = 0;  // number: its place in the launch's queue
+    int32_t number = 0, running = 0;  // number: index in the launch's queue
     NamedBarrier barriers[NAMED_BARRIERS];
-    int64_t free_registers = 0;         // given back by setmaxnreg, times threads of a warp
+    int64_t free_registers = 0;         // released by setmaxnreg: registers per thread, summed over warps
     std::vector<std::pair<int32_t, int32_t>> short_of_registers;  // (warp, wanted)
     std::unordered_map<uint64_t, Mbarrier> mbarriers;
 };
@@ -98,20 +98,20 @@ struct Partition {
     // Arrays of the resident warps, oldest first, kept together because the scheduler scans them.
     std::vector<int32_t> warps;
     std::vector<double> ready;         // as Warp::ready; NEVER while it waits for another warp
-    std::vector<uint8_t> slot;         // of `free_at`: what it issues to next
-    // By pipe, then the FMA pipe's first unit and the queue of products.
+    std::vector<uint8_t> slot;         // index in `free_at` of its next issue target
+    // When each issue target is free: pipes, the FMA pipe's first unit, the queue of products.
     double free_at[QUEUE_SLOT + 1] = {};
     double clock = 0;
-    double next = 0;                   // cycle of its next issue, unless `changed` since
+    double next = 0;                   // cycle of its next issue, unless `changed`
     int32_t chosen = -1;               // the warp that issues then
     bool changed = true;
     int32_t last = -1;                 // the warp that issued last
-    double unit_free[4] = {};          // of the FMA pipe
+    double unit_free[4] = {};          // units of the FMA pipe
     double pipe_free[NUM_PIPES] = {};
     std::deque<Product> products;      // not yet started, in order of issue
     double bank_free[BANKS] = {};
     int32_t kept_warp[BANKS][OPERAND_SLOTS], kept_register[BANKS][OPERAND_SLOTS];
-    double queue[MAX_QUEUE] = {};      // when its last entries left
+    double queue[MAX_QUEUE] = {};      // ring: when its last entries leave
     int32_t queue_at = 0;
     double dispatch_free = 0;
 
@@ -131,7 +131,7 @@ public:
     Sm(const Launch& launch, Result& result)
         : in(launch), m(*launch.machine), out(result), code(launch.num_code_lines, -1.0) {}
 
-    // Starts the CTA at that place of the queue in a free slot.
+    // Starts CTA `number` of the queue in a free slot.
     void start_cta(int32_t number, double begin) {
         const int32_t n = static_cast<int32_t>(ctas.size());
         ctas.emplace_back();
@@ -174,7 +174,7 @@ public:
         if (cta.running == 0) finish_cta(n, begin);
     }
 
-    // Advances to the cycle in which a slot falls free; false: the remaining warps deadlock.
+    // Advances to the cycle in which a slot becomes free. Returns false if the remaining warps deadlock.
     bool run_to_free_slot() {
         while (running_ctas > 0 && free_slots == 0) {
             int best = -1;
@@ -202,17 +202,17 @@ private:
     const Launch& in;
     const Machine& m;
     Result& out;
-    std::vector<Cta> ctas;             // that began here
+    std::vector<Cta> ctas;             // CTAs that started on this SM
     std::vector<Warp> warps;
     std::vector<int32_t> free_warps;
     Partition partitions[PARTITIONS];
     int32_t running_ctas = 0, next_partition = 0;
-    int32_t free_slots = 0;            // that the queue has not heard of
-    double slot_freed = 0;             // when the last slot fell free
-    double bulk_writes = 0;            // port passes that bulk copies still need
+    int32_t free_slots = 0;            // slots that became free and are not reported yet
+    double slot_freed = 0;             // when the last slot became free
+    double bulk_writes = 0;            // remaining port passes of bulk copies
     double arrivals_free = 0;          // when mbarriers have processed all arrivals so far
     double port_free = 0, tags_free = 0, l2_free = 0, fetch_free = 0, end = 0;
-    std::vector<double> code;          // cycle at which each line is available, -1 never requested
+    std::vector<double> code;          // cycle at which each line is available, -1: never requested
     std::unordered_map<uint64_t, Line> l1;
     std::vector<uint64_t> l1_order;
     size_t l1_oldest = 0;
@@ -250,7 +250,7 @@ private:
 
     // ---- when a warp may issue ----
 
-    // Without regard to the pipes and to other warps.
+    // Computes when a warp is ready, regardless of pipes and other warps.
     void prepare(Warp& w) {
         const Op& op = in.ops[w.trace->instruction[w.position]];
         w.fetched = fetch(op, w.issued);
@@ -263,7 +263,7 @@ private:
         p.changed = true;
     }
 
-    // A line of code that the SM has not executed yet is fetched, one line after another.
+    // Fetches lines of code that the SM has not executed yet, one after another.
     double fetch(const Op& op, double now) {
         if (m.fetch_cycles == 0) return 0;
         double& there = code[op.code_line];
@@ -280,7 +280,7 @@ private:
                                                       : op.pipe;
     }
 
-    // The FMA unit that is free first; in a tie, the later one.
+    // The FMA unit that is free first; in a tie, the one with the higher index.
     int first_free(const Partition& p) const {
         int unit = 0;
         for (int u = 1; u < m.fma_units; ++u)
@@ -305,7 +305,7 @@ private:
         return later(p.ready[i], p.free_at[p.slot[i]]);
     }
 
-    // Which warp issues next, and when; NEVER while all wait for others.
+    // Finds the warp that issues next, and when; NEVER if all wait for others.
     OUT_OF_LINE void look_ahead(Partition& p) const {
         p.next = std::ceil(p.clock);
         if (choose(p)) return;
@@ -315,7 +315,7 @@ private:
         choose(p);
     }
 
-    // Among warps that may issue at p.next, chooses the one that issued last, else the youngest; false: none.
+    // Chooses among warps that can issue at p.next: the one that issued last, else the youngest. False if none.
     bool choose(Partition& p) const {
         p.chosen = p.last;
         if (p.last >= 0 && able(p, warps[p.last].place) <= p.next) return true;
@@ -374,7 +374,7 @@ private:
             prepare(w);
     }
 
-    // A pipe that takes 6.45 cycles continues in the middle of a cycle if an instruction waited for it.
+    // With a pipe of, say, 6.45 cycles, an instruction that waited starts in the middle of a cycle.
     static void take(double& free, double now, double cycles) {
         free = (free > now - 1 ? earlier(free, now) : now) + cycles;
     }
@@ -420,8 +420,8 @@ private:
         w.holds[barrier] = is_long ? LONG_SCOREBOARD : SHORT_SCOREBOARD;
     }
 
-    // Reserves the banks' read ports; returns how long the partition cannot issue because a bank is busy. A
-    // register in the operand cache needs no port.
+    // Reserves read ports of the register banks; returns how long a busy bank prevents the partition from
+    // issuing. A register in the operand cache needs no port.
     double read_registers(Partition& p, int32_t id, const Op& op, double now) {
         double bubbles = 0;
         for (int slot = 0; slot < OPERAND_SLOTS; ++slot) {
@@ -442,8 +442,8 @@ private:
 
     // ---- memory ----
 
-    // When the passes begin. Pending writes of bulk copies are interleaved pass by pass, or use the port
-    // while it is idle.
+    // Reserves passes through the port; returns when they begin. Pending writes of bulk copies are interleaved
+    // pass by pass, or use the port while it is idle.
     double take_port(double from, double passes) {
         if (from > port_free) bulk_writes = later(0.0, bulk_writes - (from - port_free));
         const double between = earlier(bulk_writes, passes);
@@ -461,7 +461,7 @@ private:
         return l2_free;
     }
 
-    // From the partition's queue to the units that the four partitions share.
+    // A memory instruction: from the partition's queue to the units that the four partitions share.
     OUT_OF_LINE void memory(Partition& p, Warp& w, const Op& op, const Trace& trace, int32_t row,
                             double now, double& result, double& read) {
         const uint8_t kind = trace.kind[row];
@@ -473,8 +473,7 @@ private:
         if (kind == BULK_LOAD || kind == BULK_STORE) {
             const double landed = take_l2(now, trace.size_bytes[row] / SECTOR_BYTES) +
                                   m.bulk_copy_cycles + m.l2_cycles;
-            // In a multicast each CTA of the cluster loads a part for all: it is read once and arrives in
-            // every CTA.
+            // In a multicast each CTA of the cluster loads a part, which is read once and arrives in all CTAs.
             const int64_t arriving = trace.size_bytes[row] *
                                      (kind == BULK_LOAD ? std::max(1, trace.amount[row]) : 1);
             const double writes = arriving / m.shared_bytes_per_cycle;
@@ -496,7 +495,7 @@ private:
         read = begin + op.read_cycles;
         result = begin + passes + op.result_cycles;
         const int64_t first = trace.line_start[row], last = trace.line_start[row + 1];
-        // A fence waits for all passes; a barrier alone waits for none.
+        // A fence waits for all passes, a barrier for none.
         if (kind == SHARED_STORE) w.stores = later(w.stores, begin + passes);
         if (first == last) return;
         result = through_l1(w, op, trace, first, last, begin);
@@ -507,7 +506,7 @@ private:
         }
     }
 
-    // Neighbouring lines of one instruction are looked up in one cycle.
+    // Number of lookups: neighbouring lines of one instruction need only one.
     int lookups(const uint64_t* line, const uint64_t* end) const {
         uint64_t seen[WARP_SIZE];
         int count = 0;
@@ -534,7 +533,7 @@ private:
                 const auto found = l1.find(key(w, trace.line[i]));
                 if (found != l1.end()) {
                     lacks &= static_cast<uint8_t>(~found->second.sectors);
-                    done = later(done, found->second.there);  // it may still be in flight
+                    done = later(done, found->second.there);  // the line may still be in flight
                 }
             }
             missing += __builtin_popcount(lacks);
@@ -547,7 +546,8 @@ private:
         return done;
     }
 
-    // Several CTAs of the queue may share one trace: a line that one of them loaded is not a hit for another.
+    // The key of a line in L1. CTAs of the queue may share a trace: a line that one of them loaded is not a hit
+    // for another.
     uint64_t key(const Warp& w, uint64_t line) const {
         return line ^ static_cast<uint64_t>(ctas[w.cta].number + 1) << 48;
     }
@@ -576,8 +576,8 @@ private:
         if (in.ops[op_index].closes_group) w.product_groups.push_back(w.products_issued);
     }
 
-    // Starts the first product that begins before `now`, if there is one. Only then are the other users of
-    // the port for its operands known.
+    // Starts the earliest product that begins by `now`; false if there is none. Products start this late because
+    // only then all earlier uses of the shared-memory port are known.
     bool begin_products(double now) {
         Partition* first = nullptr;
         double begin = NEVER;
@@ -609,7 +609,7 @@ private:
         return true;
     }
 
-    // Until at most `allowed` groups of products are outstanding.
+    // Waits until at most `allowed` groups of products are pending.
     static void await_products(Warp& w, size_t allowed) {
         if (w.product_groups.size() <= allowed) return;
         const size_t needed = w.product_groups[w.product_groups.size() - 1 - allowed];
@@ -629,7 +629,7 @@ private:
         w.released_by = reason;
     }
 
-    // When at most `allowed` groups are outstanding.
+    // The cycle from which at most `allowed` groups are pending.
     static double all_but(const std::vector<double>& groups, int32_t allowed) {
         double last = 0;
         for (size_t i = 0; i + allowed < groups.size(); ++i) last = later(last, groups[i]);
@@ -685,7 +685,7 @@ private:
             case MBARRIER_WAIT: {
                 Mbarrier& barrier = ctas[w.cta].mbarriers[trace.address[row]];
                 const int32_t phase = trace.amount[row];
-                if (phase < 0) break;  // the one before the first: it is complete from the start
+                if (phase < 0) break;  // the phase before the first is complete from the start
                 if (phase < static_cast<int32_t>(barrier.phases.size())) {
                     release(w, barrier.phases[phase], LONG_SCOREBOARD);
                 } else {
@@ -726,7 +726,7 @@ private:
     }
 
     void open_if_complete(Cta& cta, NamedBarrier& barrier, double now) {
-        // An exited warp counts as arrived; its earlier arrivals are already counted.
+        // Exited warps count as arrived; arrivals before the exit are already counted.
         const bool is_complete = barrier.arrived >= barrier.expected ||
                                  static_cast<int32_t>(barrier.waiting.size()) >= cta.running;
         if (!is_complete || barrier.arrived == 0) return;
@@ -770,7 +770,7 @@ private:
     }
 };
 
-// All SMs take CTAs from one queue: the first ones in turn, then the SM with the first free slot.
+// All SMs take CTAs from one queue: at first in turn, then the SM whose slot becomes free first.
 bool run(const Launch& in, Result& out) {
     std::vector<Sm> sms;
     sms.reserve(in.num_sms);
@@ -779,7 +779,7 @@ bool run(const Launch& in, Result& out) {
     for (int slot = 0; slot < in.resident; ++slot)
         for (Sm& sm : sms)
             if (next < in.num_ctas) sm.start_cta(next++, slot * in.machine->stagger_cycles);
-    using Event = std::pair<double, int>;  // when a slot falls free, and where
+    using Event = std::pair<double, int>;  // when a slot becomes free, and on which SM
     std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events;
     const auto follow = [&](int i) {
         if (sms[i].is_idle()) return true;
@@ -800,9 +800,9 @@ bool run(const Launch& in, Result& out) {
     return true;
 }
 
-// One SM and a queue of equal CTAs: `ends[i]` is the end of all if the queue has counts[i] of them
-// (ascending), `freed[i]` the cycle at which the slot of the CTA after the first `resident` + i fell free.
-// Common starts are simulated once: where a queue ends, a copy of the SM continues without further CTAs.
+// One SM and queues of equal CTAs: `ends[i]` is the end of a queue of counts[i] CTAs (ascending), `freed[i]`
+// the cycle at which the slot of CTA `resident` + i became free. The common start of all queues is simulated
+// once: where a queue ends, a copy of the SM continues without further CTAs.
 bool run_counts(const Launch& in, Result& out, const int32_t* counts, int32_t num_counts,
                 double* ends, double* freed) {
     const auto drained = [](Sm& sm) {
@@ -837,7 +837,7 @@ bool run_counts(const Launch& in, Result& out, const int32_t* counts, int32_t nu
 }  // namespace
 }  // namespace attune_timing
 
-// 0, or 1 if the remaining warps deadlock.
+// Returns 0, or 1 if the remaining warps deadlock.
 extern "C" __attribute__((visibility("default"))) int attune_time_sm(
     const attune_timing::Launch* launch, attune_timing::Result* result) {
     return attune_timing::run(*launch, *result) ? 0 : 1;
