@@ -40,7 +40,9 @@ HAND_OVER = "    l = row_sum(l);\n"
 
 NOBODY_FENCED = "no fences (__threadfence()) with an atomic between them order the two"
 WRITER_MUST = "that thread executed no __threadfence() between its access and the atomic"
-READER_MUST = "the reader needs a __threadfence() between the atomic that told it and this access"
+READER_MUST = (
+    "the reader needs a __threadfence() between the atomic that observed the write and this access"
+)
 
 # What replaces what, and what the finding says of it.
 MUTATIONS = {

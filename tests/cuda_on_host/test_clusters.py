@@ -86,7 +86,7 @@ def test_a_deadlock_names_both_sides(client, kernels):
     result = planted.run(client, _library(kernels, True), "one_cta_waits_elsewhere")
     line = line_of(KERNELS / FILE, "BUG one_cta_waits_elsewhere")
     assert f"64 threads wait at {FILE}:{line - 1} for phase 0 of the mbarrier" in result.reason
-    assert "1 of its 1 arrivals is missing, and nobody has ever arrived" in result.reason
+    assert "1 of its 1 arrivals is missing, and no thread has ever arrived" in result.reason
     assert f"threads of the cluster wait at its barrier ({FILE}:{line})" in result.reason
 
 

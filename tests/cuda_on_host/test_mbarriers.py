@@ -18,14 +18,14 @@ FILE = "mbarriers.cu"
 # `BUG` and `OTHER` stand for the lines that say so.
 DEADLOCKS = {
     "producer_leaves": "32 threads wait at BUG for phase 1 of the mbarrier full + stage of {} "
-    "(number 2 of 2), which nobody will complete: 1 of its 1 arrivals is missing; thread (32,0,0), "
-    "which arrived last at OTHER, has returned.",
+    "(number 2 of 2), which no thread will complete: 1 of its 1 arrivals is missing; thread "
+    "(32,0,0), which arrived last at OTHER, has returned.",
     "expects_too_much": "64 threads wait at BUG for phase 0 of the mbarrier full of {}, which "
-    "nobody will complete: 128 bytes that it expects never come; thread (0,0,0), which arrived "
+    "no thread will complete: 128 bytes that it expects never come; thread (0,0,0), which arrived "
     "last at OTHER, waits at BUG.",
     "expects_nothing": "64 threads wait at BUG for phase 0 of the mbarrier full of {}, which "
-    "nobody will complete: 1 of its 1 arrivals is missing; thread (0,0,0), which asked for a copy "
-    "to it at OTHER, waits at BUG.",
+    "no thread will complete: 1 of its 1 arrivals is missing; thread (0,0,0), which asked for a "
+    "copy to it at OTHER, waits at BUG.",
 }
 
 
@@ -113,7 +113,7 @@ def test_who_has_waited_for_nothing_is_told_so(client, library):
 @pytest.mark.parametrize(
     ("kernel", "kind", "words"),
     [
-        ("initialised_for_one_more", ErrorKind.OPEN_PHASE, "initialised for more than arrive"),
+        ("initialised_for_one_more", ErrorKind.OPEN_PHASE, "initialised for more arrivals"),
         ("one_barrier_for_two_groups", ErrorKind.SHARED_BARRIER, "barrier 1 counts 32 threads"),
     ],
 )

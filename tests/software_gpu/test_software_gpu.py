@@ -427,8 +427,8 @@ def test_an_endless_kernel_of_a_script_is_stopped_with_a_sentence(way: str) -> N
     (said,) = (x for x in done.stderr.splitlines() if x.startswith("software GPU: "))
     assert re.search(
         r"spin.*: stopped at \S+ at 0x\w+: it did not end within 1\.5 s and \S+ million warp "
-        r"instructions\. It waits for ever, or is much work for a CPU: `attune softgpu "
-        r"--launch-seconds N` \(ATTUNE_SOFTWARE_GPU_LAUNCH_S\) gives a launch more, 0 no limit",
+        r"instructions\. It waits forever, or is too much work for a CPU: `attune softgpu "
+        r"--launch-seconds N` \(ATTUNE_SOFTWARE_GPU_LAUNCH_S\) sets another limit, 0 none",
         said,
     ), said
 

@@ -18,9 +18,9 @@ static void note_user(Barrier &barrier, int id, int threads, Site site) {
     barrier.users.set(me);
     barrier.counted = threads;
     if (++barrier.num_users != threads + 1) return;
-    warn("barrier of two groups", site, "barrier %d counts %d threads, and more than those use it "
-         "between two barriers of the CTA: where groups share a barrier, arrivals of one release "
-         "the other. Give each its own number", id, threads);
+    warn("barrier of two groups", site, "barrier %d counts %d threads, but more use it between two "
+         "barriers of the CTA: if groups of threads share a barrier, arrivals of one group release "
+         "the other. Give each group its own barrier number", id, threads);
 }
 
 // Appends why a named barrier did not order two accesses; nothing if no reason is known.
@@ -28,8 +28,8 @@ void describe_shared_barriers(const Worker *w, char *text, size_t size) {
     for (int id = 0; id < NUM_BARRIERS; id++) {
         const Barrier &barrier = w->barriers[id];
         if (barrier.counted && barrier.num_users > barrier.counted) {
-            snprintf(text, size, "barrier %d counts %d threads, and more than those use it: it "
-                     "opens before all of them have come", id, barrier.counted);
+            snprintf(text, size, "barrier %d counts %d threads, but more use it: it completes "
+                     "before all of them have arrived", id, barrier.counted);
             return;
         }
     }

@@ -135,8 +135,8 @@ void check_remote_accesses(Worker *w) {
         if (knows_last_access(w, w->known_at_exit, access)) continue;
         const Worker *reader = w->cluster->workers[access.rank()];
         fail_at("shared memory of a CTA that has left", access.place, "this access by CTA rank %u "
-                "of the cluster may come after the CTA of rank %u has returned: nothing makes that "
-                "one wait for it, a cluster.sync() before the end of the kernel would",
+                "of the cluster may come after the CTA of rank %u has returned: that CTA does not "
+                "wait for it, because a cluster.sync() is missing before the end of the kernel",
                 reader->rank, w->rank);
     }
 }

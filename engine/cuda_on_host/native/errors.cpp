@@ -34,9 +34,9 @@ static void fill_report(const char *kind, Place place, Place other, const char *
                               !strcmp(kind, "illegal address");
     if (worker && worker->reads_by_descriptor && is_elsewhere) {
         const size_t length = strlen(report.message);
-        snprintf(report.message + length, sizeof report.message - length, "; a wgmma descriptor "
-                 "says what is read here, which it may lead to from elsewhere: its start, leading, stride or swizzle, or the place that "
-                 "TMA was given for a box");
+        snprintf(report.message + length, sizeof report.message - length, "; the address follows "
+                 "from a wgmma descriptor: its start, leading, stride or swizzle is wrong, or the "
+                 "destination of a TMA box is");
     }
     report_place(report.place, place);
     report_place(report.other_place, other);

@@ -142,7 +142,7 @@ void check_product_registers(uintptr_t address, size_t bytes, AccessKind kind, P
 // mbarrier.cpp
 void complete_phase_if_due(Mbarrier &mbarrier);
 void check_mbarrier_fence(const Mbarrier &mbarrier, Site site);
-// checks.cpp
+// shared_checks.cpp, clocks.cpp
 void record_async_write(const void *pointer, size_t bytes, uint16_t thread, uint32_t clock,
                         Site site);
 void check_proxy_fence(const void *pointer, size_t bytes, Site site);

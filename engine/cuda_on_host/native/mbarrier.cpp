@@ -263,8 +263,9 @@ void warn_of_open_phases(Worker *w) {
         if (m.arrivals_missing == m.arrivals || m.arrivals_missing <= 0) continue;
         const int missing = m.arrivals_missing;
         warn("mbarrier phase never complete", m.last_arrival.site, "at the end of CTA %u phase %llu "
-             "of the mbarrier of %s:%d is open, %d of its %d arrivals %s missing and the last that "
-             "came is this one: it is initialised for more than arrive, or somebody does not",
+             "of the mbarrier of %s:%d is open, %d of its %d arrivals %s missing, and this was the "
+             "last one: it is initialised for more arrivals than there are, or a thread does not "
+             "arrive",
              w->cta, (unsigned long long)m.completed, m.site.file, m.site.line, missing,
              m.arrivals, missing == 1 ? "is" : "are");
     }
@@ -313,7 +314,7 @@ static void describe_missing(const Mbarrier &m, char *text, size_t size) {
     // arrival.
     const bool copies_wait = m.arrivals_missing > 0 && !m.tiles.empty();
     const MbarrierUse &last = copies_wait ? m.last_copy : m.last_arrival;
-    if (!last.fiber) return note(", and nobody has ever arrived");
+    if (!last.fiber) return note(", and no thread has ever arrived");
     const uint3 &thread = last.fiber->thread_idx;
     note("; thread (%u,%u,%u), which %s at %s:%d", thread.x, thread.y, thread.z,
          copies_wait ? "asked for a copy to it" : "arrived last", last.site.file, last.site.line);
@@ -341,7 +342,7 @@ size_t describe_mbarriers(Worker *w, char *text, size_t size, Site &first) {
         const size_t threads = m.waiting.size();
         used += snprintf(text + used, size - used,
                          " %zu thread%s at %s:%d for phase %llu of the mbarrier of %s:%d%s, which "
-                         "nobody will complete: %s;", threads, threads == 1 ? " waits" : "s wait",
+                         "no thread will complete: %s;", threads, threads == 1 ? " waits" : "s wait",
                          at.file, at.line, (unsigned long long)m.completed, m.site.file,
                          m.site.line, of_them, missing);
     }

@@ -98,7 +98,7 @@ void describe_last_wait(char *text, size_t size) {
         return;
     }
     const LastWait &wait = state.last_waits[thread];
-    char name[224] = "an mbarrier that is no more";
+    char name[224] = "an mbarrier that no longer exists";
     if (const Mbarrier *m = mbarrier_at(state, wait.offset)) {
         name_mbarrier(state, *m, name, sizeof name);
     }

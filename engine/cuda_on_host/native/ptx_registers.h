@@ -87,7 +87,7 @@ COH_INLINE float *in_place(Site site, First &first, More &...more) {
     for (int i = 1; i < N; i++) {
         if (address[i] != address[0] + 4 * i) {
             fail("unsupported PTX", site, "on the CPU the accumulators of wgmma must be one array, "
-                 "in order: operand %d is not behind the one before", i);
+                 "in order: operand %d does not follow the one before", i);
         }
     }
     return (float *)address[0];

@@ -154,6 +154,17 @@ struct SharedShadow {
     uint8_t last_slot;  // of `others`
 };
 
+// Calls visit(granule, first byte, mask of bytes) for every granule of `bytes` bytes at `offset`.
+template <class Visit>
+inline void each_granule(size_t offset, size_t bytes, Visit visit) {
+    static_assert(GRANULE_BYTES == 2, "the masks below are of two bytes");
+    const size_t end = offset + bytes;
+    for (size_t g = offset / 2; 2 * g < end; g++) {
+        const uint8_t mask = (2 * g >= offset ? 1 : 0) | (2 * g + 1 < end ? 2 : 0);
+        visit(g, std::max(offset, 2 * g), mask);
+    }
+}
+
 struct Buffer {
     char name[64];  // "buffer 'out'"
     char *base;  // aligned to 256 bytes, as cudaMalloc does
@@ -280,7 +291,7 @@ struct Worker {
     std::vector<GroupOperation> group_operations;
     HopperState *hopper = nullptr;
 
-    // check build: see checks.cpp
+    // check build: see clocks.cpp
     SharedShadow *shadow = nullptr;
     std::vector<uint32_t> clocks;  // [num_threads, num_threads]
     uint32_t floor_clock = 0;      // accesses up to this clock happened before all later ones
@@ -375,8 +386,14 @@ void release_barriers_of_the_living(Worker *w);
 void warn_of_open_barriers(Worker *w);
 void describe_shared_barriers(const Worker *w, char *text, size_t size);
 
-// ---- checks.cpp ----
+// ---- checks.cpp, clocks.cpp, shared_checks.cpp, global_checks.cpp ----
 enum class AccessKind { read, write, atomic, atomic_read, atomic_write };
+inline bool is_atomic(AccessKind kind) {
+    return kind != AccessKind::read && kind != AccessKind::write;
+}
+inline bool needs_a_value(AccessKind kind) {
+    return kind != AccessKind::write && kind != AccessKind::atomic_write;
+}
 inline const char *verb(AccessKind kind) {
     if (kind == AccessKind::read) return "read";
     return kind == AccessKind::write ? "write" : "atomic";

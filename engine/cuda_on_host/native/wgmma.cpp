@@ -78,8 +78,8 @@ static void require_fence(const float *d, int n, const WgmmaOperands &operands, 
     const Warpgroup &group = own_warpgroup();
     const unsigned t = self->linear % WARPGROUP;
     if (operands.a_registers && !group.fenced_since_wait[t]) {
-        fail_at("wgmma_fence missing", site, "A comes from registers that no wgmma_fence() has "
-                "handed over since the last wait");
+        fail_at("wgmma_fence missing", site, "A is in registers without a wgmma_fence() since the "
+                "last wait");
     }
     for (const Accumulator &accumulator : group.accumulators) {
         if (accumulator.registers[t] != d || accumulator.n != n) continue;

@@ -1,5 +1,5 @@
-// Binds forms of instructions to the functions of execute_quick.h. Other forms go through Warp::step.
-// Included by emulator.cpp.
+// Binds forms of instructions to the functions of execute_quick.h and execute_quick_memory.h. Other forms
+// go through Warp::step. Included by emulator.cpp.
 
 struct Binder {
     const Instruction& i;

@@ -1,4 +1,4 @@
-// Members of a CTA with real memory. Included in `struct Cta` by emulator.cpp.
+// Members of a CTA with real memory. Included in `struct Cta` by cta.h.
 
 struct Cluster* cluster = nullptr;
 uint32_t rank = 0;                     // number in its cluster

@@ -1,4 +1,4 @@
-// Members of a warp with real memory. Included in `struct Warp` by emulator.cpp.
+// Members of a warp with real memory. Included in `struct Warp` by warp.h.
 
 // A cp.async in flight: it completes when its group is waited for, as late as PTX allows, so that a missing
 // wait has an effect.

@@ -58,8 +58,8 @@ inline double most_seconds() {
 
 inline std::string stopped(double limit_s, int64_t steps, const char* place) {
     char text[512];
-    std::snprintf(text, sizeof text, "stopped at %s: it did not end within %g s and %.3g million warp instructions. It waits for ever, or is much work for a CPU: "
-                  "`attune softgpu --launch-seconds N` (ATTUNE_SOFTWARE_GPU_LAUNCH_S) gives a launch more, 0 no limit", *place ? place : "its end", limit_s, static_cast<double>(steps) / 1e6);
+    std::snprintf(text, sizeof text, "stopped at %s: it did not end within %g s and %.3g million warp instructions. It waits forever, or is too much work for a CPU: "
+                  "`attune softgpu --launch-seconds N` (ATTUNE_SOFTWARE_GPU_LAUNCH_S) sets another limit, 0 none", *place ? place : "its end", limit_s, static_cast<double>(steps) / 1e6);
     return text;
 }
 

@@ -35,11 +35,11 @@ inline CUresult load(CUmodule* out, const void* image) {
     if (std::memcmp(bytes, "\x7f" "ELF", 4)) {
         if (!std::memcmp(bytes, "\x50\xed\x55\xba", 4) || !std::memcmp(bytes, "\xb1\x43\x62\x46", 4))
             return refuse(CUDA_ERROR_INVALID_IMAGE, "a fat binary cannot be loaded: give the cubin in it (cuobjdump -xelf all FILE).");
-        return refuse(CUDA_ERROR_INVALID_PTX, "PTX cannot be loaded, for there is no compiler of it here: compile to a cubin (NVRTC's --gpu-architecture=sm_%d).",
+        return refuse(CUDA_ERROR_INVALID_PTX, "PTX cannot be loaded, because there is no PTX compiler here: compile to a cubin (NVRTC's --gpu-architecture=sm_%d).",
                       static_cast<int>(device_of(context->device).capability()));
     }
     const uint64_t size = elf_size(bytes);
-    if (!size) return refuse(CUDA_ERROR_INVALID_IMAGE, "this cubin is damaged: its header names more than it holds.");
+    if (!size) return refuse(CUDA_ERROR_INVALID_IMAGE, "this cubin is damaged: its header describes more than the file contains.");
     constexpr uint64_t ROOM = uint64_t{1} << 36;  // address space of a module's variables, which are 4 GiB apart
     uint64_t base;
     {

@@ -53,7 +53,7 @@ CUdeviceptr at(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
 extern "C" {
 
 int software_gpu_missing(const char* name) {
-    std::fprintf(stderr, "software GPU: %s is not there: the call answers cudaErrorNotSupported.\n", name);
+    std::fprintf(stderr, "software GPU: %s is not implemented: the call returns cudaErrorNotSupported.\n", name);
     return keep(cudaErrorNotSupported);
 }
 

@@ -27,7 +27,8 @@ CUresult cuGetExportTable(const void** table, const CUuuid*) {
     static std::set<std::string> said;
     std::lock_guard<std::mutex> hold(driver::lock);
     if (!said.insert(caller.dli_fname).second) return CUDA_ERROR_NOT_SUPPORTED;
-    return driver::refuse(CUDA_ERROR_NOT_SUPPORTED, "%s has NVIDIA's runtime in it, which does not start here: what it does (CUB, Thrust, libraries of NVIDIA's, PyTorch) cannot be done.", caller.dli_fname);
+    return driver::refuse(CUDA_ERROR_NOT_SUPPORTED, "%s contains NVIDIA's CUDA runtime, which does not work here: CUB, Thrust, NVIDIA's libraries and PyTorch cannot be "
+                                                    "used.", caller.dli_fname);
 }
 
 // The functions that are not implemented, ending with null; undefined if this file is linked alone.

@@ -74,7 +74,7 @@ CUresult refuse(CUresult code, const char* format, A... arguments) {
 }
 
 inline CUresult missing(const char* name) {
-    return refuse(CUDA_ERROR_NOT_SUPPORTED, "%s is not there: the call answers CUDA_ERROR_NOT_SUPPORTED.", name);
+    return refuse(CUDA_ERROR_NOT_SUPPORTED, "%s is not implemented: the call returns CUDA_ERROR_NOT_SUPPORTED.", name);
 }
 
 inline const Device& device_of(int ordinal) { return all_devices()[static_cast<size_t>(visible_devices()[static_cast<size_t>(ordinal)])]; }

@@ -6,6 +6,9 @@
 
 #include "../places.cpp"
 #include "../ordering.cpp"
+#include "../clocks.cpp"
+#include "../shared_checks.cpp"
+#include "../global_checks.cpp"
 #include "../checks.cpp"
 #include "../cluster.cpp"
 #include "../mbarrier.cpp"
