@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from slow_cases import slow_ones
+from words import says
 
 from engine.cuda_source import compile_kernel
 from engine.history.simulation import time_launch
@@ -169,7 +170,7 @@ def test_what_tma_copies_is_touched_on_every_arch() -> None:
         analysis = analyse(cubin, "gemm", cousin.launch())
         name = "H100 SXM" if arch == "sm_90a" else "RTX 5090"
         assert time_launch(analysis, gpu(name), quick=True).touched_bytes == 3 * size * size * 2
-        assert not any("tensor maps" in note for note in notes(analysis))
+        assert not says(notes(analysis), "tensor_maps_unknown")
 
 
 def test_a_map_that_is_no_parameter_is_said_or_given_in_memory(tmp_path: Path) -> None:
@@ -185,13 +186,13 @@ def test_a_map_that_is_no_parameter_is_said_or_given_in_memory(tmp_path: Path) -
     mapped = "tensormap:f32[64,64]box[32,32]"
     arguments = parse_arguments(["ptr", mapped])
     analysis = analyse(cubin, "transpose", Launch(grid, block, 0, arguments))
-    said = [n for n in notes(analysis) if "tensor maps" in n]
+    said = [n for n in notes(analysis) if says(n, "tensor_maps_unknown")]
     assert len(said) == 1
     assert "k.cu:" in said[0] or "hopper.cuh:" in said[0]
     # Where it is given as it lies in memory, what it copies is touched.
     arguments, contents = arguments_and_memory([f"ptr:{mapped}", mapped])
     known = analyse(cubin, "transpose", Launch(grid, block, 0, arguments, tables(contents)))
-    assert not any("tensor maps" in note for note in notes(known))
+    assert not says(notes(known), "tensor_maps_unknown")
     (sectors, before) = (launch_figures(a.counts).global_sectors for a in (known, analysis))
     assert sectors - before == 64 * 64 * 4 // 32
 

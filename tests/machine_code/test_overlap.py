@@ -112,7 +112,7 @@ def test_a_wait_that_ptxas_may_move_up_loses_the_overlap_of_v18(
 def test_one_softmax_after_the_products_is_beside_nothing() -> None:
     (v16,) = _of_plan(_plan("v16", 64), "sm_90")
     assert v16.beside == 0 < v16.of
-    assert str(v16).startswith("products in flight while exp2 runs: 0 of 66 (loop at v16")
+    assert str(v16).startswith(f"{EXP2}: 0 of 66 (loop at v16")
 
 
 # ---- by hand ----
