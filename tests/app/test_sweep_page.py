@@ -453,6 +453,7 @@ def test_a_prediction_does_not_replace_a_measurement(swept):
 def test_a_damaged_file_of_tuned_configs_is_one_sentence(swept):
     at = swept(sweep_tab="Keep", variant="v05")  # what older links call the tab
     assert not at.warning
+    assert at.query_params["sweep_tab"] == "Tuned configs"
     tuned_path().parent.mkdir(parents=True, exist_ok=True)
     tuned_path().write_text("{")
     at.run()
