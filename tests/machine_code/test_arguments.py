@@ -1,4 +1,4 @@
-"""Arguments as people write them."""
+"""Arguments in the notation of the command line."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_tensor_map_is_read_innermost_dimension_first() -> None:
     before, tensor_map = parse_arguments(["ptr", "tensormap:f16[4096,512]box[64,128]swizzle128"])
     base, rank, element_bytes = struct.unpack_from("<QII", tensor_map, 8)
     assert (len(tensor_map), rank, element_bytes) == (128, 2, 2)
-    assert base == struct.unpack("<Q", before)[0] + (1 << 32)  # a buffer of its own
+    assert base == struct.unpack("<Q", before)[0] + (1 << 32)  # a separate buffer
     assert struct.unpack_from("<2I", tensor_map, 28) == (64, 128)
     assert struct.unpack_from("<2I", tensor_map, 48) == (4096, 512)
     assert struct.unpack_from("<Q", tensor_map, 72)[0] == 2 * 4096

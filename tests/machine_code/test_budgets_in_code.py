@@ -1,4 +1,4 @@
-"""setmaxnreg: the code behind each one holds no more registers than it leaves, or fails."""
+"""The code after each setmaxnreg uses no more registers than it leaves, or compiling fails."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_kernel_that_breaks_its_budgets_fails(old: str, tmp_path: Path) -> Non
 
 
 def test_each_region_has_its_own_budget() -> None:
-    """ptxas makes no code that breaks one, so that an instruction is planted."""
+    """ptxas generates no code that exceeds a budget, so an instruction is changed here."""
     plan = make_plan(V16, PROBLEM, V16.default_config())
     (launch,) = plan.passes
     program = program_of(read_cubin(compile_plan(plan, "sm_90").cubin), launch.entry)
@@ -86,7 +86,7 @@ def test_each_region_has_its_own_budget() -> None:
     assert budgets[24].used <= 24 < 128 < budgets[240].used <= 240
 
     def mistake_with(opcode: str, operand: str) -> str | None:
-        """With a register put in place of the first one of the first such instruction."""
+        """Return the error if the first such instruction has this register as its first operand."""
         number = next(n for n, i in enumerate(program.instructions) if i.opcode == opcode)
         instructions = list(program.instructions)
         old = instructions[number]
@@ -94,7 +94,7 @@ def test_each_region_has_its_own_budget() -> None:
         changed = replace(program, instructions=tuple(instructions))
         return budget_mistake(launch, changed, program.registers, "", V16.source.name)
 
-    # Only the producer asks for tiles, only consumers multiply; S of 64 rows is 64 registers.
+    # Only the producer issues TMA copies, only consumers wgmma; S of 64 rows takes 64 registers.
     assert mistake_with("UTMALDG", "R23") is None
     assert says(
         mistake_with("UTMALDG", "R24"),

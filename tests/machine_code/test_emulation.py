@@ -1,4 +1,4 @@
-"""Counts of kernels for which arithmetic gives them, on several architectures."""
+"""Counts of small kernels equal those computed by hand, on several architectures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ARCHS = [
     *(pytest.param(a, marks=pytest.mark.exhaustive) for a in ("sm_90", "sm_100")),
 ]
 
-# Each thread stores as often as an integer hash says: every kind of integer instruction takes part.
+# Each thread stores as often as an integer hash says, which uses every kind of integer instruction.
 HASH = """
 extern "C" __global__ void k(volatile unsigned* out, unsigned seed, int divisor, long long wide) {
   unsigned x = (blockIdx.x * blockDim.x + threadIdx.x) * 2654435761u ^ seed;

@@ -1,4 +1,4 @@
-"""Each inefficiency, planted in a small kernel, is named with its line; clean kernels have none."""
+"""Inefficiencies planted in small kernels are reported by line; clean kernels get no advice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.slow_cases import one_in
 
 GPU = "L4"
 HEAD = "#include <cuda_fp16.h>\n"
-# A ring of two buffers: the next tile's copy runs beside this one's arithmetic.
+# A ring of two buffers: the next tile's copy overlaps this tile's arithmetic.
 CLEAN = """
 __device__ void begin(float4* to, const float4* from) {
   unsigned at = (unsigned)__cvta_generic_to_shared(to);
@@ -288,12 +288,12 @@ def test_a_clean_kernel_has_no_advice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variant", "gpu", "named"),
     [
-        # What v10 mends is what v08 lacks, by its own header.
+        # v10's header says that it adds what v08 lacks.
         ("v08", "L4", {"copy_ahead"}),
         pytest.param("v10", "L4", set(), marks=pytest.mark.exhaustive),
-        # Persistent CTAs: the loop that copies lies in one over query tiles.
+        # Persistent CTAs: the copying loop is inside one over query tiles.
         pytest.param("v13", "L4", set(), marks=pytest.mark.exhaustive),
-        # What v19 and v20 mend; named barriers and mbarriers cannot be left out.
+        # v19 and v20 improve this; named barriers and mbarriers cannot be removed.
         ("v18", "H200", {"tensor_idle"}),
     ],
 )

@@ -1,5 +1,5 @@
-"""Small kernels executed as machine code: memory, waits and copies as the hardware has them, and
-faults with instruction and source line."""
+"""Small kernels executed as machine code: memory, waits and copies behave as on hardware, and
+faults are reported with instruction and source line."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_kernel_that_never_ends_is_stopped(tmp_path: Path) -> None:
 
 
 def test_ctas_that_wait_for_one_another_take_turns(tmp_path: Path) -> None:
-    """The first CTA waits for the last one: more than there are cores."""
+    """The first CTA waits for the last one; there are more CTAs than cores."""
     body = """
     volatile int* flag = data;
     if (blockIdx.x == 0) { while (flag[1] != 1000) {} flag[2] = 7; }
@@ -144,7 +144,7 @@ SHUFFLE = """__device__ __noinline__ int of_partner(int value) {
 
 
 def test_lanes_that_parted_meet_again_at_a_shuffle(tmp_path: Path) -> None:
-    """They come to it one after the other, from two calls of one function."""
+    """They reach it one after the other, from two calls of one function."""
     body = """
     int lane = threadIdx.x, got;
     if (lane % 3) got = of_partner(lane + 100);
@@ -164,7 +164,7 @@ def test_a_shuffle_whose_mask_lacks_a_lane_that_executes_it(tmp_path: Path) -> N
 
 
 def test_a_copy_that_is_not_waited_for_has_not_come(tmp_path: Path) -> None:
-    """cp.async lands at its wait, not before: the latest that PTX allows."""
+    """cp.async writes at its wait, the latest time that PTX allows."""
     body = """
     __shared__ __align__(16) int s[128];
     s[threadIdx.x] = -1;
@@ -216,7 +216,7 @@ def test_a_copy_of_fewer_bytes_fills_up_with_zeros(arch: str, width: int, tmp_pa
 
 
 def test_what_nobody_wrote_is_no_number(tmp_path: Path) -> None:
-    """Registers and local memory, as shared memory: nothing of an earlier launch is there."""
+    """Registers, local and shared memory hold nothing of an earlier launch."""
     body = """
     float never;
     asm volatile("{ .reg .f32 a; mov.f32 %0, a; }" : "=f"(never));
@@ -314,7 +314,7 @@ def test_local_memory_has_generic_addresses_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
 def test_least_and_greatest_with_and_without_lanes_switched_off(arch: str, tmp_path: Path) -> None:
-    """All lanes at once go another way through the emulator than some of them."""
+    """The emulator has separate paths for all lanes and for some of them."""
     body = (
         "const int far = threadIdx.x % 5 ? 1 : 1 << 27;\n"
         "const int x = (data[threadIdx.x] * 7919 % 19 - 9) * far;\n"
@@ -340,7 +340,7 @@ def test_least_and_greatest_with_and_without_lanes_switched_off(arch: str, tmp_p
 
 
 def mixed(x: int) -> int:
-    """What `MIXED` computes of a word."""
+    """Return what `MIXED` computes from a word."""
     u = x * 2654435761 & 0xFFFFFFFF
     w = u << 32 | u ^ 0xFFFF
     left, right = w << (x & 63) & (1 << 64) - 1, w >> (x & 63)
@@ -402,7 +402,7 @@ def instruction(opcode: str, *operands: str, predicate: str = "") -> Instruction
 def test_lanes_that_are_switched_off_keep_their_predicate(
     writes: Instruction, tmp_path: Path
 ) -> None:
-    """No compiler can be held to such code: it stands between a load and a store of one."""
+    """No compiler can be made to emit such code, so it is put between a load and a store."""
     data = np.arange(64, dtype=np.int32)
     path = tmp_path / "k.cu"
     path.write_text('extern "C" __global__ void k(int* data, int n) { data[threadIdx.x] ^= n; }')
