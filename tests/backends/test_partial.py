@@ -43,7 +43,7 @@ def backend():
 
 
 def verdict(backend, plan, options=OPTIONS):
-    """(result, correctness or None, the part) of a partial run."""
+    """Return (result, correctness or None, the part) of a partial run."""
     run = PartialRun.choose(backend, plan, options)
     if isinstance(run, RunResult):
         return run, None, None
@@ -68,7 +68,7 @@ def plan_of(variant_id, problem):
 )
 @pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_the_ladder_in_part(backend, variant, check):
-    """Splits and second passes belong to the rows that they work on."""
+    """Splits and second passes are executed with the rows that they work on."""
     for problem in (SMALL, LARGE):
         if variant.unsupported(problem, variant.default_config()):
             continue
@@ -78,7 +78,7 @@ def test_the_ladder_in_part(backend, variant, check):
             with raises(PartialRunError, "part_several_heads"):
                 verdict(backend, plan, replace(OPTIONS, check=check))
             continue
-        if variant.id == "v13":  # its shares begin within query tiles, and are of several heads
+        if variant.id == "v13":  # its shares begin within query tiles and span heads
             code = "part_begins_within_tile" if problem is SMALL else "part_several_heads"
             with raises(PartialRunError, code):
                 verdict(backend, plan, replace(OPTIONS, check=check))
@@ -118,7 +118,7 @@ OTHER_HEAD = rf"^narrow\.cu:57: {ErrorKind.GLOBAL_OTHER_HEAD} in .* of buffer 'k
 )
 @pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_a_32_bit_offset_is_found(backend, tmp_path, old, new, expected, check):
-    """In a problem that is larger than what the host's memory would be asked for."""
+    """In a problem that is too large to be executed whole in the host's memory."""
     problem = replace(LARGE, batch=1056) if "unsigned" in new else LARGE
     plan = plan_of("v01", problem)
     for header in plan.source.parent.glob("*.cuh"):
@@ -129,7 +129,7 @@ def test_a_32_bit_offset_is_found(backend, tmp_path, old, new, expected, check):
     source.write_text(text.replace(old, new))
     plan = replace(plan, source=source)
     small = replace(plan_of("v01", SMALL), source=source)
-    assert finding(backend, small, OPTIONS) == ""  # nothing is wrong with it there
+    assert finding(backend, small, OPTIONS) == ""  # no error in a small problem
     found = finding(backend, plan, replace(OPTIONS, check=check))
     # A wrong offset of Q may show earlier, when the CTAs of a head are looked for.
     of_q = new.startswith("const unsigned q_head")
@@ -138,7 +138,7 @@ def test_a_32_bit_offset_is_found(backend, tmp_path, old, new, expected, check):
 
 
 def finding(backend, plan, options):
-    """What is found wrong; empty when nothing is."""
+    """Return what is found wrong; an empty text if nothing is."""
     result, correctness, _ = verdict(backend, plan, options)
     if correctness is None:
         return result.reason
@@ -176,7 +176,7 @@ def test_what_cannot_be_executed_in_part(backend, tmp_path):
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_few_ctas_that_stay_are_no_wrong_offset(backend):
-    """More of them than heads, and fewer than query tiles."""
+    """More persistent CTAs than heads, and fewer than query tiles."""
     plan = plan_of("v19", Problem(1, 16, 16384, 128))
     assert 16 < plan.passes[0].ctas < 16 * 128
     with raises(PartialRunError, "part_several_heads"):
@@ -213,11 +213,11 @@ def test_rows_outside_of_the_part_are_not_judged(backend):
 
 
 class _Enough(Exception):
-    """Ends an evaluation whose rest would take ten seconds."""
+    """Raised to end an evaluation whose rest would take ten seconds."""
 
 
 def _first_look(request: EvaluationRequest, source: Path | None = None) -> Evaluation:
-    """What is told before all CTAs are executed."""
+    """Return the verdict that is given before all CTAs are executed."""
     told: list[Evaluation] = []
 
     def on_part(evaluation: Evaluation) -> None:
@@ -234,7 +234,7 @@ def test_a_few_ctas_of_a_long_run_are_judged_first(tmp_path: Path) -> None:
     part = _first_look(long)
     assert part.status is Status.PASSED, part.reason
     assert part.execution.partial.startswith("partial: ")
-    assert part.latency is None  # the whole may be wrong yet
+    assert part.latency is None  # the rest may still be wrong
     source = by_id("v01").source
     broken = tmp_path / source.name
     for header in source.parent.glob("*.cuh"):
@@ -249,7 +249,7 @@ def test_a_few_ctas_of_a_long_run_are_judged_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("check", "enough_s"), [(False, 600), (True, 5520)])
 def test_a_long_run_that_has_no_parts_is_not_begun(check: bool, enough_s: int) -> None:
-    """Persistent CTAs take tiles of every head; a time limit of 60 s would be waited for."""
+    """Persistent CTAs take tiles of every head; the run would reach its limit of 60 s."""
     request = EvaluationRequest("v13", Problem(1, 16, 16384, 128), gpu="L4", check=check)
     with untimed() as evaluator:
         ended = evaluator.evaluate(request).evaluation
@@ -257,7 +257,7 @@ def test_a_long_run_that_has_no_parts_is_not_begun(check: bool, enough_s: int) -
     assert ended.status is Status.TIMEOUT
     assert says(ended.reason, "launch_too_long", "60", str(enough_s))
     assert says(ended.reason, "part_begins_within_tile")
-    assert not takes_too_long(plan, check, enough_s)  # what it advises is not refused again
+    assert not takes_too_long(plan, check, enough_s)  # its remedy is accepted
 
 
 def test_what_is_executed_soon_is_not_judged_in_part() -> None:
@@ -266,5 +266,5 @@ def test_what_is_executed_soon_is_not_judged_in_part() -> None:
         request = EvaluationRequest("v01", SMALL, gpu="L4", backend="cpu")
         whole = evaluator.evaluate(request, on_part=told.append).evaluation
     assert whole.status is Status.PASSED
-    # Its verdict may come before it is simulated, as that of all CTAs.
+    # Its verdict may come before its time is simulated, as for all CTAs.
     assert [e for e in told if e.execution is None or e.execution.partial or e.latency] == []

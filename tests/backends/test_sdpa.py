@@ -28,7 +28,7 @@ torch = pytest.importorskip("torch")
 
 
 def exact(inputs: Inputs) -> np.ndarray:
-    """Attention in float64, written out."""
+    """Return attention in float64."""
     problem = inputs.problem
     q, k, v = (decode(x, problem.dtype).astype(np.float64) for x in (inputs.q, inputs.k, inputs.v))
     logits = q @ k.swapaxes(-1, -2) * problem.softmax_scale
@@ -97,7 +97,7 @@ def test_inputs_are_left_alone() -> None:
     ids=Problem.label,
 )
 def test_its_way_back_is_the_gradient(problem: Problem) -> None:
-    """The baseline of backward kernels, PyTorch's own backward pass executed on the CPU."""
+    """The baseline of backward kernels is PyTorch's backward pass, here executed on the CPU."""
     inputs = inputs_of(problem)
     found = SdpaTimer("math", problem, inputs, "cpu").attend().double().numpy()
     heads = [head_gradients(inputs, n)["dq"] for n in range(problem.batch * problem.kv_heads)]
@@ -179,7 +179,7 @@ def test_a_backend_that_refuses_says_why() -> None:
 
 
 def test_tensors_are_released_before_the_cache_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of emptying the cache does not hide the error before it."""
+    """An error while emptying the cache does not hide an earlier error."""
     inputs = make_inputs(Problem(1, 1, 4, 4))
     made: list[weakref.ref[torch.Tensor]] = []
     alive: list[int] = []

@@ -1,4 +1,4 @@
-"""The verdict: right outputs pass, and nothing else does."""
+"""The verdict: only correct outputs pass."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KINDS: tuple[InputKind, ...] = ("normal", "large_logits", "structured_v", "extre
 
 
 def judge(inputs: Inputs, out: Any, expected: Expected | None = None, **flags: Any) -> Correctness:
-    """The verdict on a float output or a raw one."""
+    """Return the verdict on a float output or a raw one."""
     raw = (
         out
         if out.dtype in (np.float16, np.uint16)
@@ -90,7 +90,7 @@ def test_zeros_noise_and_the_mean_of_v_fail(seqlen: int, causal: bool, dtype: An
     noise = np.random.default_rng(0).standard_normal(ref.shape) * ref.std()
     assert not judge(inputs, np.zeros_like(ref)).passed
     assert not judge(inputs, noise).passed
-    if seqlen > 1:  # with one key the mean of V is the answer
+    if seqlen > 1:  # with one key the mean of V is correct
         mean = decode(inputs.v, dtype).mean(axis=2, keepdims=True)
         assert not judge(inputs, np.broadcast_to(mean, ref.shape)).passed
 
@@ -147,7 +147,7 @@ class TestAbsoluteTolerance:
         assert absolute_tolerance(1.0, "float16", 1024) == 2.0**-11
 
     def test_is_needed_where_sdpa_happens_to_be_exact(self) -> None:
-        """S = 2 with a result halfway between two FP16 numbers: either neighbour is right."""
+        """S = 2 with a result halfway between two FP16 numbers: both neighbours are correct."""
         problem = Problem(1, 1, 2, 32)
         zeros = np.zeros(problem.shape, np.float16)
         v = np.ones(problem.shape, np.float16)
@@ -358,7 +358,7 @@ def test_an_output_is_needed() -> None:
 
 
 class TestOrderOfThreads:
-    """What another order of threads gives says whether the output is a bug's own."""
+    """Another order of threads shows whether a wrong output depends on the order."""
 
     inputs = make_inputs(Problem(1, 2, 64, 32))
     out = right(inputs)

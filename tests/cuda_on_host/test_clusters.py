@@ -61,7 +61,7 @@ def test_every_kernel_has_an_expectation():
     assert planted.entries_of(FILE) == [*RIGHT, *WRONG]
 
 
-# The check build finds nothing wrong in them either; the fast one is the slow tier's.
+# The check build finds no error in them; the fast build is tested in the slow tier.
 @pytest.mark.parametrize("check", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_right_kernels(client, kernels, check):
     for entry, expected in RIGHT.items():

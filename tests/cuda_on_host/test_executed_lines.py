@@ -1,4 +1,4 @@
-"""Which lines of the device code ran: each line of a kernel is told by the comment at its end."""
+"""Lines of device code that ran; the comment at the end of a line gives the expectation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that hang, crash or write where they should not: a status with a reason, never more."""
+"""Kernels that hang, crash or write out of bounds give a status with a reason."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def test_write_behind_the_buffer_breaks_the_guard(client, faults):
 
 
 def test_guard_zone_has_the_size_that_was_asked_for(client, faults):
-    """A write 63 words behind the end lies beyond a small slack, and faults at once."""
+    """A write far past the end faults at once with a small guard zone, but not with a large one."""
     result = planted.run(client, faults[False], "beyond_the_buffer", slack_bytes=1 << 20)
     assert result.status is Status.OUT_OF_BOUNDS
-    assert not result.guards_intact  # 1,024,000 bytes behind: within the slack now
+    assert not result.guards_intact  # 1,024,000 bytes past the end: within the guard zone
 
 
 def test_write_behind_odd_dynamic_memory(client, faults):
@@ -105,7 +105,7 @@ def test_child_that_was_killed_is_replaced(faults):
     client = Client(workers=1)
     assert planted.run(client, faults[False], "well_behaved").status is Status.PASSED
     os.kill(client.process_id, 9)
-    # Whether it is noticed before or while the next job runs, one job at most fails.
+    # At most one job fails, whether the end is noticed before the next job or during it.
     statuses = [planted.run(client, faults[False], "well_behaved").status for _ in range(2)]
     assert statuses[0] in (Status.CRASHED, Status.PASSED)
     assert statuses[1] is Status.PASSED
@@ -133,7 +133,7 @@ def test_unwritten_elements_keep_the_poison(client, faults):
 
 
 def test_zero_filled_buffers_are_cleared_once(client, faults):
-    """A self-resetting counter must reset itself: the second run finds what the first one left."""
+    """A counter must reset itself: the second run finds the first one's value."""
     result = planted.run(client, faults[False], "counts_its_runs", repeat=True)
     assert result.status is Status.PASSED
     assert not result.repeatable

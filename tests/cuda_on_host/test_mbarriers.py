@@ -1,4 +1,4 @@
-"""What is said of a phase that nobody completes, and of arrivals that nobody waits for."""
+"""Errors about mbarrier phases that are never complete, and about arrivals without a wait."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_copy_that_is_met_too_early_is_told_by_its_phase(client, library, kern
         assert reason.startswith(f"{place(kernel, 'BUG')}:")
         for name in names:
             assert says(reason, name, place(kernel, "OTHER"), *facts), (name, reason)
-        assert "__sync" not in reason  # which would not help against a copy
+        assert "__sync" not in reason  # it would not order the access with a copy
 
 
 def test_who_has_waited_for_nothing_is_told_so(client, library):
@@ -146,7 +146,7 @@ def test_every_kind_of_error_has_a_code():
     native = Path(error_kinds.__file__).parent / "native"
     said = {kind for file in native.rglob("*.[ch]*") for kind in words.findall(file.read_text())}
     assert said <= set(ErrorKind)
-    # What the runtime says in another way: a choice of two, or the client itself.
+    # Kinds that the runtime does not name literally: one of two, or given by the client.
     assert set(ErrorKind) - said <= {
         ErrorKind.DEADLOCK,
         ErrorKind.REGISTERS_NEVER_FREE,

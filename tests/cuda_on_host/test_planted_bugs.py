@@ -1,4 +1,4 @@
-"""Every planted mistake is found and named with its line; correct code is left alone."""
+"""Every planted bug is reported with its line; correct code gets no finding."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ KINDS = {
     "fusion_without_fence": ErrorKind.GLOBAL_RACE,
     "fence_before_the_writes": ErrorKind.GLOBAL_RACE,
     "fence_of_one_thread": ErrorKind.GLOBAL_RACE,
-    # The other CTA, at the same time, may have written nothing yet: then nothing raced.
+    # The other CTA may not have written yet: then it is a read of unwritten memory.
     "no_barrier_before_the_arrival": _GLOBAL,
     "no_fence_before_the_reads": ErrorKind.GLOBAL_RACE,
     "one_thread_fences_before_the_reads": ErrorKind.GLOBAL_RACE,
@@ -136,7 +136,7 @@ def test_a_missing_barrier_is_no_missing_fence(client, bugs):
     ],
 )
 def test_a_race_says_whether_a_barrier_is_passed_by(client, bugs, entry, of_one_value, diverges):
-    """A barrier that the thread has not reached yet is no divergent one."""
+    """A barrier that the thread has not reached yet does not diverge."""
     reason = planted.run(client, bugs, entry, schedule="in_order").reason
     assert says(reason, "barrier_diverges") is diverges
     assert says(reason, "no_barrier_between") is not diverges
@@ -161,7 +161,7 @@ def test_shared_findings_name_the_array(client, bugs):
 
 @pytest.mark.parametrize("entry", planted.entries_of(CLEAN))
 def test_clean_pattern(client, clean, entry):
-    repeat = entry != "work_queue"  # it leaves its counter used up
+    repeat = entry != "work_queue"  # it does not reset its counter
     for schedule, seed in (("in_order", 0), ("reverse", 0), ("random", 0), ("random", 1)):
         result = planted.run(client, clean, entry, schedule=schedule, seed=seed, repeat=repeat)
         assert result.status is Status.PASSED, (schedule, result.reason)
@@ -170,7 +170,7 @@ def test_clean_pattern(client, clean, entry):
         np.testing.assert_array_equal(got, np.ones(128, np.float32))
 
 
-# Every barrier, wait and fence of the five kernels, and what replaces its line.
+# Every barrier, wait and fence of the five kernels, with the replacement of its line.
 REMOVALS = [
     ("fa1", "SYNC1", ""),
     ("fa1", "SYNC2", ""),
@@ -205,7 +205,7 @@ def test_removed_synchronisation_is_found(client, tmp_path, kernel, marker, repl
         )
         if got.result.status in FAULTS:
             if marker in ("WAIT1", "WAIT2") and kernel == "fa_wgmma":
-                # Its accumulators read, or its tile overwritten, whichever comes first.
+                # Either its accumulators are read or its tile is overwritten first.
                 kinds = (ErrorKind.RUNNING_WGMMA_REGISTERS, ErrorKind.WGMMA_NOT_COMPLETE)
                 assert got.result.kind in kinds, got.result.reason
             return
@@ -214,7 +214,7 @@ def test_removed_synchronisation_is_found(client, tmp_path, kernel, marker, repl
 
 _OF_P = "wgmma_rs_transposed(o, p[kk], "
 _COPIED = "for (int i = 0; i < 4; i++) a[i] = p[kk][i]; wgmma_rs_transposed(o, a, "
-# How A of a product lies in registers, and whether it is another array for each product.
+# Changes of A's registers; True if each product has a separate array, which is legal.
 ARRAYS = [
     ("    wgmma_wait<0>();  // WAIT2", "    p[1][2] ^= 1u; wgmma_wait<0>();", False),
     (_OF_P, f"static_assert(true); auto &a = p[0]; {_COPIED}", False),

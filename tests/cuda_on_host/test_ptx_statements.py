@@ -1,4 +1,4 @@
-"""PTX of warps, memory, barriers and tensor cores, and what an error about PTX says."""
+"""PTX of warps, memory, barriers and tensor cores, and errors about PTX."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.cuda_on_host.ptx import translate_asm
 from engine.cuda_on_host.ptx.grammar import FORMS
 
 SOURCE = KERNELS / "ptx_statements.cu"
-# The kernel of the matrices is there too, and its statement comes in by macros.
+# The matrix kernel is included; its asm statement comes from macros.
 NO_MMA = [("MMA", '""'), ("D", '"=r"(d[0])'), ("A", '"r"(0)'), ("B", '"r"(0)'), ("C", '"r"(0)')]
 
 
@@ -60,7 +60,7 @@ SHAPES = [
 
 
 def _random_bits(rng, element, shape):
-    """(bits, values) of small numbers that every format holds exactly."""
+    """Return (bits, values) of small numbers that every format represents exactly."""
     numbers = rng.integers(-4, 5, shape)
     if element == "u8":
         numbers = abs(numbers)
@@ -238,7 +238,7 @@ def test_the_target_gpu_is_known_to_the_source(tmp_path):
     assert len(paths) == 3
     asks_less = tmp_path / "less.cu"
     asks_less.write_text(
-        "#define IS_AMPERE (__CUDA_ARCH__ == 800)\n"  # used nowhere
+        "#define IS_AMPERE (__CUDA_ARCH__ == 800)\n"  # not used
         "#define IS_OLD (__CUDA_ARCH__ < 800)\n"
         "#if IS_OLD\n#error another arch\n#endif\n"
         'extern "C" __global__ void k(unsigned *out) { out[0] = 1; }\n'
@@ -269,7 +269,7 @@ def test_the_target_gpu_is_known_to_the_source(tmp_path):
         ("mma.row.sync.col.f32.f16.aligned.f16.f32.m16n8k16",
          "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"),
         ("mbarrier.try_wait.parity.b64.shared::cta", "mbarrier.try_wait.parity.shared::cta.b64"),
-        # What is told apart by its order keeps it.
+        # Operands that are distinguished by their order keep it.
         ("cp.async.cg.global.shared", None),
         ("mma.sync.aligned.m16n8k16.col.row.f32.f16.f16.f32", None),
         ("cvt.rn.relu.f32.f16x2", None),

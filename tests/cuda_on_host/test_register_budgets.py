@@ -1,4 +1,4 @@
-"""setmaxnreg: who asks for more registers than there are, or in the wrong way, is told so."""
+"""setmaxnreg: errors for more registers than are free, and for wrong use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_no_warp_waits_for_registers_that_nobody_gives_back(client: Client, tmp_
     result = run("budgets<40>")
     assert result.status is Status.LAUNCH_ERROR
     assert result.reason.startswith("budgets.cu:")
-    # 128 threads give 128 back each; one group of consumers takes 72, for the other 56 are left.
+    # 128 threads give back 128 each; one consumer warpgroup takes 72, and 56 are left.
     assert result.kind is ErrorKind.REGISTERS_NEVER_FREE
     parts = f"{result.reason[:-1]};"  # the last part ends with a full stop
     assert says(parts, "waits_for_registers", "72 registers", "128 threads", "7168")

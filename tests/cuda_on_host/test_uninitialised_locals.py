@@ -1,4 +1,4 @@
-"""Local variables that are read before they are written: found where they change the output."""
+"""Local variables that are read before they are written are found if they change the output."""
 
 from __future__ import annotations
 

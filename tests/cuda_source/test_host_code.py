@@ -1,4 +1,4 @@
-"""What a `.cu` file holds for the host is left out; what device code needs stays, line by line."""
+"""Host code of a `.cu` file is removed; device code and what it needs keep their lines."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_ladder_has_no_host_code(path: Path) -> None:
     assert without_host_code(text) == text
 
 
-# In the manner of headers that stand beside public kernels.
+# In the style of headers of public kernels.
 _COMMON = """\
 #pragma once
 #include <cublas_v2.h>

@@ -23,7 +23,7 @@ def include_dir(folder: Path, cudart_version: int | None) -> Path:
     [
         ("nvidia/cu13/include", 13040, (13, 4)),  # wheels of CUDA 13
         ("nvidia/cuda_runtime/include", 12040, (12, 4)),  # wheels of CUDA 12
-        ("usr/local/cuda/include", 12080, (12, 4)),  # another minor version serves
+        ("usr/local/cuda/include", 12080, (12, 4)),  # another minor version is accepted
     ],
 )
 def test_headers_of_the_same_major_version(

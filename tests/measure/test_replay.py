@@ -125,7 +125,7 @@ def test_any_duration_is_found(launch_us: float) -> None:
 
 @pytest.mark.parametrize("ramp_us", [0.0, 20_000.0, 100_000.0])
 def test_a_graph_is_sized_for_the_clock_that_it_will_run_at(ramp_us: float) -> None:
-    """A pilot at idle clocks finds launches five times as long, and graphs a fifth of the size."""
+    """A trial at idle clocks would take launches for five times as long, and size graphs wrong."""
     gpu = SimulatedGpu(10.0, 10.0, 1 << 20, noise=0.0, ramp_us=ramp_us)
     device_of(gpu)
     warm = max(launches for launches, copies in gpu.graphs if copies == 1)
@@ -142,11 +142,11 @@ def test_nothing_is_prepared_for_samples_that_nobody_takes() -> None:
 
 
 def test_a_warm_sample_is_warm_whoever_ran_before() -> None:
-    """A kernel of 4 ms is launched once a sample: that one must not find another's data in L2."""
+    """A kernel of 4 ms is launched once per sample and must not find another's data in L2."""
     gpu = SimulatedGpu(4_000.0, 6_000.0, 1 << 20, noise=0.0)
     device = device_of(gpu)
     for _ in range(3):
-        gpu.in_l2.clear()  # another candidate's work
+        gpu.in_l2.clear()  # as after another candidate
         found = device.time_once("0", "device_warm")
         assert found == pytest.approx(4_000.0, rel=0.002)
 

@@ -72,7 +72,7 @@ def test_it_stops_when_all_pairs_are_decided() -> None:
 
 def test_it_stops_when_every_median_is_known_well_enough() -> None:
     run = run_rounds(SimulatedDevice(TRUE_US, QUIET), "a", [], WARM)
-    assert (run.stop, run.rounds) == ("precise", 30)  # no pair: nothing to decide
+    assert (run.stop, run.rounds) == ("precise", 30)  # no second candidate: no verdict
     assert "±" in run.stop_reason
     noisy = SimulatedDevice(TRUE_US, SimulatedConditions(noise=0.03))
     run = run_rounds(noisy, "a", [], WARM)
@@ -100,7 +100,7 @@ def test_a_first_impression_takes_the_rounds_asked_for() -> None:
 
 def test_it_can_be_stopped_between_any_two_samples() -> None:
     device = SimulatedDevice(TRUE_US, QUIET)
-    stop_at = 200  # well behind the warm-up, and within the 30 rounds that it wants
+    stop_at = 200  # after the warm-up, and within the 30 rounds
     run = run_rounds(device, "a", ["b"], WARM, should_stop=lambda: device.samples_taken >= stop_at)
     assert run.stop == "cancelled"
     assert run.samples

@@ -1,4 +1,4 @@
-"""The latency model: terms add up, bounds hold, nothing is predicted from unknown figures."""
+"""The latency model: terms add up, bounds hold, and unknown figures give no prediction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ASSUMED = MadeUpHistory(registers_of=lambda plan, _: _at_most(plan, 95))
 
 
 class TooMuch(MadeUpHistory):
-    """No kernel's shared memory fits on an SM."""
+    """Reports more shared memory than any SM has."""
 
     def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
         made = MadeUpHistory().resources(kernel, problem)
@@ -65,7 +65,7 @@ def predicted(
 
 
 def explained(variant: Variant, problem: Problem, device: DeviceSpec = L4) -> SimpleNamespace:
-    """The terms as plain numbers."""
+    """Return the terms as plain numbers."""
     result = estimate_of(variant, *compiled(variant, problem, device), device)
     assert result.terms is not None
     numbers = {name: getattr(result.terms, name)[0].item() for name in Terms.__slots__}
@@ -96,7 +96,7 @@ def test_terms_add_up() -> None:
 
 
 def test_time_follows_the_plan_of_the_variant_not_of_v01() -> None:
-    """A KV-split launches more CTAs with less work each: one CTA takes a quarter."""
+    """A KV-split launches more CTAs with less work each: one takes a quarter of the time."""
     problem = Problem(1, 1, 1024, 64)
     split = explained(V05, problem)
     whole = explained(V01, problem)
@@ -118,7 +118,7 @@ def test_a_causal_launch_costs_about_half_when_sms_are_full() -> None:
     full = predicted(V01, Problem(16, 16, 1024, 64)).median_us
     causal = predicted(V01, Problem(16, 16, 1024, 64, causal=True)).median_us
     assert 0.5 < causal / full < 0.6
-    # One tile alone has to visit every key all the same.
+    # A single tile still has to visit every key.
     alone, alone_causal = (
         predicted(V01, Problem(1, 1, 1024, 64, causal=c)).median_us for c in (False, True)
     )
@@ -126,7 +126,7 @@ def test_a_causal_launch_costs_about_half_when_sms_are_full() -> None:
 
 
 def synthetic(math_unit: str, kv_rows: int, head_dim: int, rows: int = 64) -> Variant:
-    """A one-pass variant of 128 threads; tensor kernels with tiny tiles are bandwidth-bound."""
+    """Return a one-pass variant of 128 threads; tensor kernels with tiny tiles are DRAM-bound."""
     return Variant(
         id="vXX",
         name="vXX_synthetic",
@@ -161,7 +161,7 @@ def synthetic(math_unit: str, kv_rows: int, head_dim: int, rows: int = 64) -> Va
 def test_dram_binds_when_there_is_little_to_compute() -> None:
     e = explained(synthetic("tensor", 16, 64), Problem(64, 64, 512, 64))
     assert e.binds == "DRAM"
-    # Q, K, V and O once, at the L4's 300 GB/s at the very best.
+    # Q, K, V and O once, at most at the L4's 300 GB/s.
     assert e.dram_us > Problem(64, 64, 512, 64).io_bytes / 300e3
 
 
@@ -231,7 +231,7 @@ def test_the_curve_never_falls_and_equals_single_predictions(
 
 
 def _batch_branching() -> Variant:
-    """Its grid branches on the batch, as persistent kernels do: arrays cannot go through it."""
+    """Return a variant whose grid branches on the batch, so that arrays cannot be evaluated."""
     base = synthetic("tensor", 64, 64)
 
     def grid(p: Problem, _: object) -> tuple[int, int, int]:
@@ -354,7 +354,7 @@ def test_spills_are_mentioned() -> None:
 )
 def test_bank_conflicts(head_dim: int, math_threads: int, rows: int, ways: int) -> None:
     assert unpadded_conflict_ways(2 * head_dim, math_threads, rows) == ways
-    # Counted the long way: distinct words per bank over the rows that a warp's lanes read.
+    # Counted directly: distinct words per bank over the rows that a warp's lanes read.
     lanes_per_row = max(1, math_threads // rows)
     words = {(lane // lanes_per_row) * head_dim * 2 // 4 for lane in range(32)}
     banks = [word % 32 for word in words]

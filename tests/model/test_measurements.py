@@ -1,4 +1,4 @@
-"""CSV of measured points: what is read, and that every complaint names line and column."""
+"""CSV of measured points: accepted forms, and errors that name line and column."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ sms_ = st.integers(1, 200)
 
 
 def test_v01_on_an_l4() -> None:
-    """95 registers and 40 KiB: what the FA-1 baseline compiles to at D = 64."""
+    """95 registers and 40 KiB, as the FA-1 baseline at D = 64."""
     o = occupancy(L4, 58, 512, 256, 95, 40960)
     assert (o.ctas_per_sm, o.active_warps_per_sm, o.max_warps_per_sm) == (2, 16, 48)
     assert o.occupancy == pytest.approx(1 / 3)
@@ -211,7 +211,7 @@ def test_what_if_passes_through_the_present_point(
         assert point.active_warps == now.active_warps_per_sm
         assert point.occupancy == pytest.approx(now.occupancy)
         assert point.limiter == now.limiter
-        if name != "threads":  # a larger CTA may use the warps better
+        if name != "threads":  # a larger CTA may use warps better
             assert curve["ctas_per_sm"].is_monotonic_decreasing
 
 

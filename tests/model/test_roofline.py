@@ -1,4 +1,4 @@
-"""Rooflines: FLOPs, bytes, threads and roofs against figures worked out by hand."""
+"""Rooflines: FLOPs, bytes, threads and roofs equal figures computed by hand."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_point_is_at_the_time_it_is_told() -> None:
 
 @pytest.fixture(name="rows")
 def _rows() -> list[SweepRow]:
-    """A point of each of two kernels, one without a time, and one of a kernel that is not here."""
+    """Return a point of each of two kernels, one without a time, and one of an unknown kernel."""
     rows = []
     for point in SPEC.space.points(SPEC.options):
         evaluation = Evaluation(

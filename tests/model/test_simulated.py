@@ -1,4 +1,4 @@
-"""Predictions by machine code: they name their method, are kept, and give way to a calibration."""
+"""Predictions by machine code: method, caching, and calibration."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_keys_that_are_read_again_take_their_time() -> None:
 
 
 def test_a_calibration_lies_on_top_of_the_simulated_time() -> None:
-    """Kernels that take 1.3 times as long as simulated, on 5 µs: two points tell both."""
+    """Kernels take 1.3 times the simulated time plus 5 µs: two points determine both."""
     problems = [replace(PROBLEM, batch=batch) for batch in (1, 8, 32)]
     launches = collect(VARIANT, VARIANT.default_config(), problems)
     curve = CtaCurve.joined([curve_of(40.0)] * 3)
@@ -98,7 +98,7 @@ def test_a_calibration_lies_on_top_of_the_simulated_time() -> None:
     assert spread.low_us < measured[1] < spread.high_us
     alone = predict_arrays(VARIANT, held.launches, held.resident, m, None, held.curve)
     assert alone.terms.total_us < 0.9 * measured[1]
-    # One on top of assumed times leaves the simulated ones alone.
+    # A calibration of assumed times does not change simulated ones.
     assumed = calibrate(replace(points, curve=None))
     spreads = [
         predict_arrays(VARIANT, launches, resident, m, assumed, x).terms.total_us
@@ -125,7 +125,7 @@ def test_a_calibrated_prediction_names_its_method() -> None:
 @pytest.mark.slow
 def test_a_batch_curve_holds_the_one_prediction_of_each_launch() -> None:
     pytest.importorskip("cupy")
-    # D = 96, which no other test simulates: what one did is kept for all.
+    # D = 96, which no other test simulates, so that nothing is cached.
     request = BatchRequest("v08", "L4", seqlen=512, head_dim=96, heads=16, max_batch=64)
     compiles = History().doing("compile")
     assert recommend_batch(request, compiles).method == "roofline"

@@ -1,4 +1,4 @@
-"""Batch-invariance, found out by execution: what it tells of kernels of each kind."""
+"""Batch-invariance determined by execution, for kernels of each kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from engine.pipeline.request import EvaluationRequest
 
 @pytest.fixture(scope="module")
 def evaluator() -> Iterator[Evaluator]:
-    """Looks times up and simulates none: what one number of splits costs is another test's."""
+    """Return an evaluator that looks times up and simulates none; another test covers costs."""
     with Evaluator(History().doing("look up")) as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""The verdict on a launch: its codes by what came of the run."""
+"""The verdict on a launch: its codes for each outcome of the run."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_right_kernel_is_told_how_near_the_roof_and_what_is_next() -> None:
     assert found.roof.roof == "tensor"
     assert found.roof.share == pytest.approx(PROBLEM.flops / 50.0 / 1e6 / 121, rel=0.01)
     assert found.limit == Limit("stall", "Long scoreboard", 0.39)
-    assert found.next is not None  # the surest gain, not the largest one that may be
+    assert found.next is not None  # the most certain gain, not the largest possible one
     assert (found.next.kind, found.next.place) == ("copy_ahead", Place("v08_mma_sync.cu", 145))
     assert found.auto is not None
     assert (found.auto.variant, found.auto.us) == ("v11", 40.0)
@@ -117,7 +117,7 @@ def test_what_failed_says_where_and_what_to_do(status: Status) -> None:
     assert found.result == status.lower()
     assert found.place == Place("v08_mma_sync.cu", 93)
     assert found.remedy
-    assert found.time is found.next is None  # no time is said of what is wrong
+    assert found.time is found.next is None  # no time is given for a wrong kernel
     assert set(REMEDIES) == set(Status) - {Status.PASSED}
     assert next_step(status, failed.reason).endswith(".")
 
@@ -186,7 +186,7 @@ def test_an_incorrect_output_is_told_by_its_first_finding() -> None:
 
 
 def test_a_fault_that_is_named_says_what_it_is_and_what_to_do() -> None:
-    """Not to look for the line that stands there."""
+    """The remedy does not tell to look for a line that is already given."""
     unwritten = (
         "mma.cuh:38: uninitialised shared memory in kernel attention_forward, CTA (0,0,0): byte 144"
     )
@@ -213,7 +213,7 @@ def test_a_part_is_told_while_the_rest_runs(status: Status) -> None:
     found = verdict_of(failed_before, V08, PROBLEM, latency=PREDICTED, is_running=True, part=part)
     assert (found.result, found.partial) == (status.lower(), "9 of 4,096 CTAs")
     assert found.awaits_whole
-    assert not found.races_unchecked  # of all CTAs that is said at the end
+    assert not found.races_unchecked  # reported at the end for all CTAs
     assert (found.time is None) == (status is not Status.PASSED)
     assert says(found.parts[0].text, "the_rest_is")
     over = verdict_of(PASSED, V08, PROBLEM, latency=PREDICTED)
@@ -258,7 +258,7 @@ def _time(us: float):
 
 def test_advice_names_the_rung_that_follows_it() -> None:
     class Known:
-        """Times of two neighbouring rungs, the one with copies ahead of the maths a fifth less."""
+        """Times of two neighbouring rungs; the one that prefetches takes a fifth less."""
 
         us: ClassVar[dict[str, float]] = {"v09": 50.0, "v10": 40.0}
         calibrated: ClassVar[set[str]] = set()
@@ -283,7 +283,7 @@ def test_advice_names_the_rung_that_follows_it() -> None:
     found = verdict_of(PASSED, V08, PROBLEM, **told).next
     assert found is not None
     assert found.rung_gain is None
-    # A rung that does so already is told of none.
+    # A rung that already prefetches is given no other.
     again = verdict_of(PASSED, V11, PROBLEM, **told).next
     assert again is not None
     assert (again.rung, again.high) == ("", 0.10)

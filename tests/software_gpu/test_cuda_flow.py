@@ -1,5 +1,5 @@
-"""The CUDA backend's control flow on the GPU in software: what a kernel does wrong is noticed, what
-a call refuses is a status, and nothing is measured that is not right: `pytest --software-gpu`."""
+"""The CUDA backend's control flow on the GPU in software (`pytest --software-gpu`): kernels' errors
+are found, errors of calls are statuses, and only correct kernels are measured."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_launch_that_is_refused_keeps_the_context(
     backend.close()
 
 
-# ---- what kernels are given ----
+# ---- arguments of kernels ----
 
 
 @pytest.mark.parametrize("spoils", [False, True])
@@ -220,7 +220,7 @@ def mixed(inputs: Inputs) -> np.ndarray:
 
 @pytest.mark.parametrize(
     "problem",
-    # One more query than a 256-byte step holds, and keys that do not end on one either.
+    # One query more than fills a 256-byte step, and keys that do not fill one either.
     [Problem(1, 2, 1, 32, seqlen_kv=77), Problem(1, 1, 9, 32, seqlen_kv=5)],
     ids=Problem.label,
 )
@@ -239,14 +239,14 @@ def test_every_tensor_has_its_own_size(backend: CudaBackend, problem: Problem) -
 
 
 def test_a_structure_is_passed_by_value(backend: CudaBackend) -> None:
-    """As one element of its bytes: CuPy refuses arrays of several."""
+    """A structure is one array element, because CuPy rejects arrays of several."""
     fields = StructArg("s", (ScalarArg("a", "int32", 7), ScalarArg("b", "float64", 0.5)))
     plan = one_pass("by_value", OUT, ScalarArg("count", "int32", COUNT), fields)
     assert set(bits(backend.run(plan, INPUTS, RunOptions())).tolist()) == {15}
 
 
 def test_what_the_driver_refuses_of_maps_and_clusters_is_a_sentence(backend: CudaBackend) -> None:
-    """Either has no compute capability for it (an L4), or the stride is no multiple of 16."""
+    """Either the GPU lacks the compute capability (L4), or a stride is no multiple of 16."""
     row = PROBLEM.head_dim * 2
     odd = TensorMapArg("m", "q", (PROBLEM.head_dim, 3, 5), (row, 3 * row + 2), (16, 8, 1), 32)
     plan = one_pass("mapped", OUT, ScalarArg("count", "int32", COUNT), odd)
@@ -262,7 +262,7 @@ def test_what_the_driver_refuses_of_maps_and_clusters_is_a_sentence(backend: Cud
     assert backend.run(copies(), INPUTS, RunOptions()).status is Status.PASSED
 
 
-# ---- measuring ----
+# ---- measurement ----
 
 SHORT = SamplerSettings(kinds=ALL_KINDS, min_rounds=6, max_rounds=6, max_s=60.0)
 WARM = dataclasses.replace(SHORT, kinds=("device_warm",))
@@ -271,7 +271,7 @@ STEADY = GpuState(1980, 1980, None, 300.0, 700.0, 50, None, ())
 
 @pytest.fixture
 def slow_gpu(set_gpu: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches of 1 ms, few of which make a sample, and a small L2."""
+    """Set launches of 1 ms, so that few make a sample, and a small L2."""
     set_gpu(f"cta_us={1000 / CTAS}")
     monkeypatch.setattr(CupyCalls, "l2_bytes", 8 * COUNT)
 
@@ -307,10 +307,10 @@ def test_times_are_those_of_the_launch(backend: CudaBackend) -> None:
 @pytest.mark.parametrize(
     "macros",
     [
-        {"AFTER": "if (before > 50) out[0] += 1"},  # right only alone
-        # On copies of what was launched before, which without poison would hold the right answer.
+        {"AFTER": "if (before > 50) out[0] += 1"},  # correct only when launched once
+        # On copies of earlier launches' buffers, which without poison would hold the right output.
         {"VALUE": "!first || first == q ? (first = q, q[i]) : 0"},
-        {"WHERE": "before < 30"},  # its output is that of an earlier launch
+        {"WHERE": "before < 30"},  # leaves an earlier launch's output
     ],
 )
 def test_launches_that_do_something_else_have_no_time(
@@ -323,7 +323,7 @@ def test_launches_that_do_something_else_have_no_time(
 
 @pytest.mark.usefixtures("slow_gpu")
 def test_a_kernel_that_writes_nothing_is_timed(backend: CudaBackend) -> None:
-    """What is not written is the same after every launch: it is not what memory held before."""
+    """An output that is not written is equal after every launch, whatever memory held before."""
     latencies, _, group = measure(backend, copies(WHERE="false"))
     assert latencies, group.failures
 
@@ -370,7 +370,7 @@ def test_the_pipeline_measures_kernel_and_baselines_in_one_run(
     assert found.latency.kind == "device_warm"
     others = ["device_cold", "end_to_end"] if full else []
     assert [x.kind for x in found.other_latencies] == others
-    # PyTorch has no GPU here: each baseline says so and has no time.
+    # PyTorch has no GPU here: each baseline has a reason and no time.
     names = ["flash", "cudnn", "efficient", "math"] if full else []
     assert [b.name for b in found.baselines] == names
     assert all(b.latency is None and b.reason for b in found.baselines)
@@ -404,7 +404,7 @@ def test_every_sample_keeps_its_clock_and_dropped_ones_are_explained(backend: Cu
 def test_second_runs_have_buffers_and_graphs_of_their_own(
     backend_with: Callable[..., CudaBackend], is_tight: bool
 ) -> None:
-    """Where memory allows it. With those of the first runs the A/A pair cannot see placement."""
+    """If memory allows it. With shared buffers an A/A pair cannot show the effect of placement."""
     little = {"free_bytes": lambda _: 24 * COUNT} if is_tight else {}
     backend = backend_with(**little)
     with TimingGroup(lambda: STEADY, WARM.kinds, placements=4) as group:
@@ -425,7 +425,7 @@ def test_second_runs_have_buffers_and_graphs_of_their_own(
 def test_guard_zones_are_tried_on_both_sides(backend: CudaBackend) -> None:
     class Blind(CudaBackend):
         def __init__(self) -> None:
-            """No GPU is asked."""
+            """Do not query a GPU."""
 
         def run(self, *_: object) -> RunResult:
             return RunResult(Status.PASSED)

@@ -1,5 +1,5 @@
-"""The GPU in software: its driver through NVIDIA's own bindings, the installed CuPy on it, and
-that nothing it takes is ever a time."""
+"""The GPU in software: its driver through NVIDIA's bindings, the installed CuPy on it, and that its
+times are never recorded as measurements."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def run_softgpu(
     more: tuple[str, ...] = (),
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """The command, run to its end on the software GPU; skips if CuPy's source cannot be had."""
+    """Run the command on the software GPU; skip the test if CuPy's source is not available."""
     done = subprocess.run(
         [sys.executable, "-m", "engine", "softgpu", "--gpus", gpus, *more, "--", *command],
         cwd=ROOT,
@@ -97,7 +97,7 @@ def run_softgpu(
 
 
 def softgpu(*command: str, gpus: str = "L4", more: tuple[str, ...] = ()) -> str:
-    """What the command prints on the software GPU."""
+    """Return what the command prints on the software GPU."""
     done = run_softgpu(*command, gpus=gpus, more=more)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -162,7 +162,7 @@ def test_the_driver_refuses_what_cuda_refuses(answers: dict[str, Any]) -> None:
 
 
 def test_what_is_missing_says_its_name(answers: dict[str, Any]) -> None:
-    """To a program that is linked against the driver, too."""
+    """Also to a program that is linked against the driver."""
     assert answers["not there, linked"] == 801
     assert answers["it says"].count("\n") == 1
     assert "cuMipmappedArrayDestroy" in answers["it says"]
@@ -175,7 +175,7 @@ def test_the_driver_refuses_what_its_documentation_refuses(answers: dict[str, An
 
 
 def test_a_tensor_map_is_held_to_its_documented_limits(answers: dict[str, Any]) -> None:
-    """By 64 bytes of its own, 16 of what it describes, and the sizes of dimensions and boxes."""
+    """Alignment of the map (64 bytes) and the tensor (16), and sizes of dimensions and boxes."""
     below, of_9_0 = answers["maps"]["L4"], answers["maps"]["H200"]
     assert set(below.values()) == {"CUDA_ERROR_NOT_SUPPORTED"}
     assert of_9_0.pop("fits") == "CUDA_SUCCESS"
@@ -204,14 +204,14 @@ print(local.spec.source)
     ],
 )
 def test_the_gpu_is_the_one_that_cuda_takes_first(variables: tuple[str, ...], first: str) -> None:
-    """Of unequal ones: an L4 in front of an H200 on the bus, while CUDA has the fastest first."""
+    """With an L4 before an H200 on the bus; by default CUDA puts the fastest first."""
     said = softgpu("env", *variables, sys.executable, "-c", FIRST_OF_CUDA, gpus="L4,H200")
     assert said.splitlines()[0] == first
 
 
 @pytest.mark.slow
 def test_sms_and_l2_of_the_driver_beside_the_table() -> None:
-    """Of a board with fewer of both than the table's row."""
+    """A board with fewer SMs and less L2 than the table's row."""
     table = "\n".join(
         (described("L4"), described("H200", num_sms=114, l2_bytes=50 << 20, clock_khz=1_830_000))
     )
@@ -246,7 +246,7 @@ def test_the_driver_counts_occupancy_as_the_model(cubin: Path, answers: dict[str
 def test_a_change_of_the_driver_leaves_cupys_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That module takes a minute and a download to build."""
+    """Building that module takes a minute and a download."""
     native = tmp_path / "native"
     shutil.copytree(environment._NATIVE, native)
     monkeypatch.setattr(environment, "_NATIVE", native)
@@ -357,7 +357,7 @@ def test_it_stands_for_its_model_and_is_never_timed(
 
 @pytest.mark.slow
 def test_what_needs_nvidias_runtime_says_so() -> None:
-    """CuPy's own error of it is another one: an invalid device ordinal."""
+    """CuPy's own error would be an invalid device ordinal."""
     code = """
 import cupy
 x = cupy.arange(9)
@@ -379,9 +379,9 @@ def test_the_installed_cupy_runs_on_it() -> None:
     assert softgpu(sys.executable, "-c", CUPY) == "software L4\n"
 
 
-@pytest.mark.exhaustive  # `.ci/run` runs a larger piece
+@pytest.mark.exhaustive  # `.ci/run` runs a larger part
 def test_a_piece_of_what_is_marked_gpu_passes_on_it() -> None:
-    """All of it is `pytest --software-gpu`."""
+    """`pytest --software-gpu` runs all of them."""
     names = "(agrees_with_sdpa and v08 and S65 and D64) or fingerprint or fill_covers or cupy"
     files = ("backends/cuda/test_cuda_gpu", "interface/test_interface", "own_kernels/test_cubins")
     tests = (str(ROOT / "tests" / f"{name}.py") for name in files)
@@ -400,7 +400,7 @@ def test_a_piece_of_what_is_marked_gpu_passes_on_it() -> None:
     assert "11 passed" in done.stdout
 
 
-# Of these CUDA 13's header, or CUDA 12's, has a newer version that the driver lacks.
+# For these, the header of CUDA 13 or 12 has a newer version that the driver lacks.
 VERSIONS = """
 import ctypes
 driver = ctypes.CDLL("libcuda.so.1")
@@ -455,7 +455,7 @@ def test_an_evaluation_is_right_and_carries_no_measured_time(variant: str) -> No
 
 @pytest.mark.slow
 def test_nothing_of_it_is_kept_as_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal of a sweep, its best as tuned configs, a snapshot."""
+    """Not in a sweep's journal, nor as tuned configs, nor in a snapshot."""
     for name in ("DATA_DIR", "SESSIONS", "TUNED"):
         monkeypatch.setenv(f"ATTUNE_{name}", str(tmp_path / name.lower()))
     size = ("v02", "-S", "65", "-D", "32", "-H", "2", "--gpu", "L4", "--backend", "cuda")

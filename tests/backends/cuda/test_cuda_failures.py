@@ -61,7 +61,7 @@ def test_a_sentence_of_ours_stays_as_it_is() -> None:
 
 @pytest.mark.slow
 def test_every_error_after_which_cuda_wants_a_new_process_loses_the_context() -> None:
-    """CUDA's own header says so error by error; a new one must not be missed."""
+    """CUDA's header documents it for each error; new errors must not be missed."""
     from engine.cuda_source.nvrtc import toolchain
 
     header = (toolchain().include_dir / "driver_types.h").read_text(encoding="utf-8")

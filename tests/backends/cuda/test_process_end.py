@@ -1,4 +1,4 @@
-"""A process whose GPU is lost leaves at once, whatever its CUDA objects would do when destroyed."""
+"""A process whose GPU is lost exits at once, without destroying its CUDA objects."""
 
 from __future__ import annotations
 
