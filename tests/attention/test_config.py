@@ -52,7 +52,7 @@ def test_missing_values_are_the_tuned_ones(file: Path) -> None:
 
 
 def test_a_complete_config_is_never_changed(file: Path) -> None:
-    file.write_text("damaged")  # and not even looked up
+    file.write_text("damaged")  # not read
     config = {"block_n": 64, "threads_per_row": 4, "num_splits": 1}
     found = resolve_config(V05, config, PROBLEM, L4)
     assert (found.values, found.describe(), found.error) == (config, "given", "")
@@ -120,4 +120,4 @@ def test_any_number_of_persistent_ctas_is_offered() -> None:
         why = v19.unoffered({"num_ctas": wrong})
         facts = ("v19", f"num_ctas={wrong}", "1 to 65,535", "4, 78, 114, 132")
         assert says(str(why), "value_not_offered", *facts)
-    assert v19.default_config()["num_ctas"] == 132  # of no GPU in particular
+    assert v19.default_config()["num_ctas"] == 132  # without a GPU

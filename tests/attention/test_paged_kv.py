@@ -1,4 +1,4 @@
-"""K and V in pages: where a problem's keys lie, and what describes and reads them."""
+"""K and V in pages: positions of keys, descriptions, and kernels that read them."""
 
 from __future__ import annotations
 

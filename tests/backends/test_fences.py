@@ -1,5 +1,5 @@
-"""With the fences of the CUDA toolkit's sample the one-pass KV split needs each of them, and the
-check build says which is missing."""
+"""The one-pass KV split with the fences of the CUDA toolkit's sample: each one is needed, and the
+check build reports which one is missing."""
 
 from __future__ import annotations
 

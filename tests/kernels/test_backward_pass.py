@@ -73,7 +73,7 @@ def _judged(problem: Problem, gradients: dict[str, np.ndarray]) -> Correctness:
 
 
 def test_the_reference_is_the_derivative() -> None:
-    """Against differences of the loss Σ dO·O, in float64."""
+    """Compared with finite differences of the loss Σ dO·O, in float64."""
     problem = Problem(1, 2, 5, 4, causal=True, seqlen_kv=7, num_heads_kv=1, direction="backward")
     inputs = inputs_of(problem)
     gradients = _right(problem)
@@ -114,7 +114,7 @@ def test_the_wrong_output_is_said_first_and_kept_in_files() -> None:
 
 
 def test_one_key_leaves_what_rounding_leaves() -> None:
-    """dP and D are one number, from two sums in FP32."""
+    """dP and D are equal, but for the rounding of two FP32 sums."""
     problem = replace(ODD[4], seqlen=5, seqlen_kv=1, num_heads=2, num_heads_kv=1)
     right = _right(problem)
     assert np.abs(right["dq"]).max() < 1e-3 > np.abs(right["dk"]).max()
@@ -169,7 +169,7 @@ def test_flops_and_bytes_count_both_ways() -> None:
 
 
 def _some_slow(cases: list[tuple[object, ...]], slow: Callable[..., bool]) -> list[Any]:
-    """A part of the cases by `pytest -m slow`, the others by `-m exhaustive`."""
+    """Mark some cases `slow` and the others `exhaustive`."""
     return [
         pytest.param(*case, marks=pytest.mark.slow if slow(*case) else pytest.mark.exhaustive)
         for case in cases
@@ -191,7 +191,7 @@ def _some_slow(cases: list[tuple[object, ...]], slow: Callable[..., bool]) -> li
 def test_gradients_on_odd_shapes_in_and_out_of_order(
     backend: CpuBackend, name: str, number: int
 ) -> None:
-    """Each problem with another config."""
+    """Each problem has a different config."""
     variant, problem = by_id(name), ODD[number]
     configs = [variant.default_config()]
     configs += [

@@ -1,4 +1,4 @@
-"""Description blocks: what they give, and a sentence with `file.cu:line` for each mistake."""
+"""Description blocks: the variant described, and an error with `file.cu:line` for each mistake."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_a_mistake_names_its_line(
     ),
 )
 def test_any_other_mistake_is_a_sentence_too(start: int, length: int, text: str) -> None:
-    """Nothing else is raised, so that one file's mistake cannot take down the ladder."""
+    """No other exception is raised, so one file's mistake does not affect the ladder."""
     edited = SOURCE[:start] + text + SOURCE[start + length :]
     try:
         parsed(edited, Path("{odd} name.cu"))

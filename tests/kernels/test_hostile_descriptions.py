@@ -1,4 +1,4 @@
-"""Descriptions of strangers: a sentence for each, in linear time, and others go on beside them."""
+"""Invalid descriptions: an error for each, in linear time, without effect on other kernels."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_megabyte_of_blocks_is_read_in_linear_time(text: str) -> None:
 
 
 KERNEL = "__global__ void k(float* q, float* k, float* v, float* o, int n) { o[0] = q[0]; }\n"
-# A megabyte of what a guess looks for, and of what never ends.
+# A megabyte of constructs that a draft looks for, and of unterminated ones.
 UNGUESSED = {
     "typedef": KERNEL + "typedef " * 110_000,
     "typedef of nothing": KERNEL + "typedef" + " " * 900_000,
@@ -176,7 +176,7 @@ def test_a_megabyte_without_a_block_is_guessed_at_in_linear_time(kind: str) -> N
 
 
 def damaged(text: str, rng: random.Random) -> str:
-    """Some characters, words or lines are others, gone, or there twice."""
+    """Change, remove or repeat some characters, words or lines."""
     for _ in range(rng.randint(1, 6)):
         at = rng.randrange(len(text))
         what = rng.randrange(6)
@@ -211,7 +211,7 @@ def sources() -> list[str]:
 
 
 def outcome(text: str) -> str:
-    """Why a source, or its launch of some problem, is refused; "" where all is taken."""
+    """Return why a source, or its launch of a problem, is refused; "" if nothing is."""
     try:
         variant = own(text)
         for problem in PROBLEMS:
@@ -237,12 +237,12 @@ def test_five_hundred_damaged_descriptions_end_in_sentences() -> None:
     assert read > 40
 
 
-# -- others go on
+# -- effect on other kernels
 
 
 @pytest.fixture
 def bad_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with a good own kernel among all sorts of bad ones."""
+    """Use a folder with one valid own kernel and many invalid ones."""
     (tmp_path / "good.cu").write_text(described())
     for kind, (fields, *_) in WRONG.items():
         (tmp_path / f"{kind.replace(' ', '_')}.cu").write_text(described(**fields))

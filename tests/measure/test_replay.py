@@ -19,8 +19,8 @@ from engine.measure.sampler import sampled_latency
 from engine.measure.side_by_side import TARGET_REPLAY_US, ReplayDevice
 
 STATE = GpuState(1980, 1980, None, 300.0, 700.0, 50, None, ())
-EVENT_OVERHEAD_US = 5.0  # what events around anything add
-CALL_OVERHEAD_US = 6.0  # what a launch from Python adds
+EVENT_OVERHEAD_US = 5.0  # added by events
+CALL_OVERHEAD_US = 6.0  # added by a launch from Python
 
 
 @dataclass
@@ -108,7 +108,7 @@ def test_a_3_us_kernel_is_found_within_1_percent(copy_bytes: int, memory_bytes: 
     fits = copy_bytes <= gpu.l2_bytes
     device = device_of(gpu)
     assert sample(device, "device_warm") == pytest.approx(3.0 if fits else 4.5, rel=0.01)
-    # One launch a replay, where memory allows no more, keeps the events' own time in it.
+    # One launch per replay, if memory allows no more, includes the events' time.
     alone = "of 1 launch " in device.describe("0", "device_cold")
     expected = 4.5 + EVENT_OVERHEAD_US * alone
     assert sample(device, "device_cold") == pytest.approx(expected, rel=0.01)

@@ -50,8 +50,8 @@ def test_more_noise_does_not_make_more_false_verdicts() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.003, pytest.param(0.01, marks=pytest.mark.exhaustive)])
 def test_where_buffers_lie_makes_no_false_verdicts(noise: float) -> None:
-    """With one placement each, and the second run in the place of the first, a quarter of all
-    verdicts on identical kernels were false at an offset of 0.3 %."""
+    """With a single placement, used by both runs of an A/A pair, a quarter of all verdicts on
+    identical kernels were false at an offset of 0.3 %."""
     placed = replace(ROUGH, noise=noise, placement=0.005)
     assert false_share(100, placed) <= 0.04
     assert found_share(60, replace(ROUGH, noise=noise, placement=0.001)) >= 0.9

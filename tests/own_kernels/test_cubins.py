@@ -1,4 +1,4 @@
-"""Kernels of other compilers: a cubin and a description of it are judged like a source."""
+"""Kernels of other compilers: a cubin with a description is checked like a source."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ args = ["q", "k", "v", "out", "num_heads", "seqlen"]
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A description of one kernel that was compiled for two archs; its data folder is empty."""
+    """Return the description of a kernel compiled for two archs; the data folder is empty."""
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv(VARIABLE, "")
     for number in (80, 89):
@@ -69,7 +69,7 @@ def write_cubin(path: Path, arch: str, source: Path = SOURCE) -> None:
 
 
 def write_wrong_cubin(path: Path) -> None:
-    """Of the kernel without its last division."""
+    """Write a cubin of the kernel without its last division."""
     source = path.with_name("wrong_source.cu")
     text = SOURCE.read_text(encoding="utf-8")
     source.write_text(text.replace("acc[d] / l", "acc[d]"), encoding="utf-8")
@@ -90,7 +90,7 @@ def test_it_is_judged_counted_and_timed(kernel: Path) -> None:
     assert found.latency is not None
     assert found.latency.is_simulated
     assert found.counts is not None
-    # The compiler's own report of the same source says the same.
+    # The compiler's report of the same source agrees.
     plan = make_plan(read_own(SOURCE), PROBLEM, {})
     (ours,) = resources(plan, compile_plan(plan, "sm_89"))
     assert found.passes[0].resources == ours
@@ -216,7 +216,7 @@ def test_descriptions_with_a_mistake(kernel: Path, line: str) -> None:
 
 
 def test_another_file_is_another_source(kernel: Path) -> None:
-    """What was known of a kernel is not taken for what its new machine code does."""
+    """Results of the old machine code are not used for the new one."""
     before = evaluate(kernel)
     variant = find_variant("rows")
     (source,) = sources_of(before)
@@ -246,7 +246,7 @@ def test_a_machine_code_file_brings_a_description_to_paste(
     pasted = kernel.with_name("rows_89.cu")
     text = printed.out.replace('"float16"', '"float32"').replace("threads = 128", "threads = 64")
     text = re.sub(r"(?m)^grid = \[.*\]", 'grid = "2 * ceil_div(seqlen, 64)"', text)
-    # Both numbers are of 4 bytes: which is which is for a person to say.
+    # Both numbers have 4 bytes: a person has to assign them.
     text = text.replace('"seqlen",', '"num_heads",').replace('"softmax_scale"', '"seqlen"')
     pasted.write_text(text, encoding="utf-8")
     sizes = "-H 2 -S 37 --dtype fp32 --gpu L4 --json".split()
@@ -286,7 +286,7 @@ def test_in_python(kernel: Path) -> None:
 
 @pytest.mark.gpu
 def test_cupy_launches_it_on_a_gpu(kernel: Path) -> None:
-    """On the local GPU, which may be one in software, by the driver's own loading of the file."""
+    """On the local GPU, which may be one in software; the driver loads the file."""
     if (why := why_not_cuda()) is not None:
         pytest.skip(why)
     device = target_device(None)

@@ -1,4 +1,4 @@
-"""Kernels of float tensors, and buffers that begin as host code leaves them."""
+"""Kernels of float tensors, and buffers that host code fills before a launch."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_float_kernel_is_judged_in_fp32_and_predicted(check: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("check", [False, True])
 def test_a_template_of_cpp20_with_ptx_in_its_own_body(check: bool) -> None:
-    """Modifiers in another order, cooperative groups, an object as a template's argument."""
+    """Modifiers in another order, cooperative groups, an object as template argument."""
     evaluation = evaluated("warp_rows", Problem(2, 2, 45, 64, dtype="float32"), check=check)
     assert evaluation.status is Status.PASSED, evaluation.reason
     assert evaluation.passes[0].resources.entry == "warp_rows<Shape{64, 4}>"
@@ -100,7 +100,7 @@ def test_a_copy_of_a_rung_finds_the_headers_of_the_ladder(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_long_sum_one_term_after_another_is_right() -> None:
-    """SDPA sums in blocks and errs less than half as much."""
+    """SDPA sums in blocks, with less than half the error."""
     for seqlen in (1, 8, 1024):
         evaluation = evaluated("float_rows", Problem(1, 2, seqlen, 64, dtype="float32"))
         assert evaluation.status is Status.PASSED, evaluation.reason
@@ -148,7 +148,7 @@ def test_a_bug_in_fp32_is_no_tf32(folder: Path) -> None:
     [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.exhaustive)],
 )
 def test_packed_tensors_and_what_runs_on_in_global_memory(causal: bool) -> None:
-    """The second run of all launches finds the fills again, or it would not repeat."""
+    """Fills are repeated before the second run, which otherwise would differ."""
     problem = Problem(2, 3, 45, 64, causal=causal, dtype="float32")
     evaluation = evaluated("packed_running", problem, check=causal)
     assert evaluation.status is Status.PASSED, evaluation.reason
@@ -204,7 +204,7 @@ def test_a_format_that_is_left_out_is_the_one_that_the_kernels_take(
     ):
         assert main([*options, "-S", "9", "--gpu", "L4", "--json"]) == 0
         assert told in capsys.readouterr().out
-    # Where no format is taken by all, FP16 stands, and the kernels that do not take it say so.
+    # If no format is supported by all, FP16 is used, and other kernels report it.
     assert usual_dtype(["float_rows", "v01"]) == usual_dtype(["v99"]) == "float16"
     assert usual_dtype(["float_rows", "auto"]) == "float16"
 

@@ -1,4 +1,4 @@
-"""Kernels in the manner of public ones run as they are, described in the file or beside it."""
+"""Kernels in the style of public ones run unchanged, described in the file or beside it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(("name", "problem", "config"), one_in(len(CASES), CASES, slow=4))
 def test_it_runs_and_is_right(name: str, problem: Problem, config: dict[str, int]) -> None:
-    """Compiled by NVRTC and for the CPU, its output and LSE checked, its latency predicted."""
+    """Compiled by NVRTC and for the CPU, output and LSE checked, latency predicted."""
     request = EvaluationRequest(name, problem, config, gpu="L4", backend="cpu")
     with Evaluator() as evaluator:
         evaluation = evaluator.evaluate(request).evaluation
@@ -68,7 +68,7 @@ def test_the_check_build_finds_nothing(name: str) -> None:
 
 @pytest.mark.usefixtures("kernels")
 def test_a_structure_lies_as_cpp_lays_it_out() -> None:
-    """Five pointers, twelve 64-bit strides, five ints, a float and a bool."""
+    """A structure of five pointers, twelve 64-bit strides, five ints, a float and a bool."""
     problem = Problem(2, 4, 100, 64, num_heads_kv=2, seqlen_kv=37)
     plan = make_plan(find_variant("fa2_params"), problem, {"block_n": 64, "num_warps": 4})
     (params,) = plan.passes[0].args

@@ -1,4 +1,4 @@
-"""Own kernels: where they come from, which of two counts, and what never adds one."""
+"""Own kernels: their sources, precedence, and what does not add one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DATA = Path(__file__).with_name("kernels")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one own kernel and nothing known of it; its data folder is empty."""
+    """Use a folder with one own kernel without results; the data folder is empty."""
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
     for file in DATA.glob("naive_flash.*"):
@@ -46,7 +46,7 @@ def own_ids() -> list[str]:
 
 def test_a_folder_in_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_ids() == []
-    (folder / "undescribed.cu").write_text("__global__ void k() {}\n")  # a library's, not ours
+    (folder / "undescribed.cu").write_text("__global__ void k() {}\n")  # not a kernel of attention
     monkeypatch.setenv(VARIABLE, str(folder))
     assert own_ids() == ["naive_flash"]
     assert OWN.errors == ()
@@ -65,7 +65,7 @@ def test_a_path_is_taken_into_use_here_and_in_processes_to_come(folder: Path) ->
 
 
 def test_a_name_is_never_a_path(folder: Path) -> None:
-    """What a snapshot or a link names is looked up, and nothing more."""
+    """Names from a snapshot or link are only looked up, never opened as files."""
     with pytest.raises(UnknownName):
         find_variant(str(folder / "naive_flash.cu"))
 
@@ -210,7 +210,7 @@ def test_a_fork_has_what_it_includes_and_knows_what_it_changed() -> None:
     unchanged = fork_diff(made.source)
     assert unchanged is not None
     assert (unchanged[0], unchanged[1].text) == ("v08", "")
-    for name in ("my_v08.cu", "mma.cuh"):  # headers count, too
+    for name in ("my_v08.cu", "mma.cuh"):  # headers count as well
         path = made.source.with_name(name)
         path.write_text(path.read_text() + "// mine\n")
     changed = fork_diff(made.source)

@@ -32,7 +32,7 @@ def test_a_right_kernel_is_said_to_be_right() -> None:
 
 @pytest.mark.parametrize("name", ["extension_rows", "raw_kernel", "host_main"])
 def test_the_first_guess_of_a_file_runs_as_it_stands(name: str, tmp_path: Path) -> None:
-    """An extension of PyTorch's with three kernels, what is given to CuPy, and a file with main."""
+    """An extension of PyTorch with three kernels, a source for CuPy, and a file with main."""
     shutil.copy(DATA / "softmax_bits.cuh", tmp_path)
     source = tmp_path / f"{name}.cu"
     text = (DATA / source.name).read_text(encoding="utf-8")
@@ -62,7 +62,7 @@ def test_files_that_were_dropped_stand_together(
     (source,) = bring_files(files)
     assert source.name == "mine.cu"
     assert (source.parent / "mine.cuh").read_bytes() == b"// one\n"
-    assert bring_files(files) == [source]  # the same files are one folder
+    assert bring_files(files) == [source]  # the same files share a folder
     (other,) = bring_files(files | {"mine.cuh": b"// two\n"})
     assert other.parent != source.parent
     for names, code in (

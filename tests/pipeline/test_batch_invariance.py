@@ -73,7 +73,7 @@ def test_another_number_of_splits_gives_other_bits(evaluator: Evaluator) -> None
 def test_tiles_cut_by_the_number_of_ctas_depend_on_the_batch(
     evaluator: Evaluator, seqlen: int, causal: bool
 ) -> None:
-    """v13 gives each CTA an equal share of all tiles: where a share ends depends on the batch.
+    """v13 gives each CTA an equal share of all tiles, whose limits depend on the batch.
 
     Four CTAs would get as many of the four query tiles of every sequence of 512, and of one tile
     each they cut those of the sequences in the middle of a batch.
