@@ -39,10 +39,16 @@ def test_limits_are_inclusive(name: str, limit: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("causal", 1), ("causal", "yes"), ("dtype", "float64"), ("dtype", None)]
+    ("field", "value", "code"),
+    [
+        ("causal", 1, "flag_not_boolean"),
+        ("causal", "yes", "flag_not_boolean"),
+        ("dtype", "float64", "choice_unknown"),
+        ("dtype", None, "choice_unknown"),
+    ],
 )
-def test_other_fields_are_checked(field: str, value: Any) -> None:
-    with pytest.raises(InvalidProblem, match=field):
+def test_other_fields_are_checked(field: str, value: Any, code: str) -> None:
+    with raises(InvalidProblem, code, field):
         Problem(**(GOOD | {field: value}))
 
 

@@ -137,9 +137,15 @@ def test_an_unknown_kind_is_refused() -> None:
         make_inputs(Problem(1, 1, 1, 32), kind="gaussian")
 
 
-@pytest.mark.parametrize("kind", ["scaled:", "scaled:x", "scaled:0", "scaled:1e9", "normal:2", ""])
-def test_a_factor_out_of_range_is_refused(kind: str) -> None:
-    with pytest.raises(InvalidProblem, match="inputs"):
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *((kind, "inputs_kind_unknown") for kind in ("scaled:", "scaled:x", "normal:2", "")),
+        *((kind, "scaled_factor_range") for kind in ("scaled:0", "scaled:1e9")),
+    ],
+)
+def test_a_factor_out_of_range_is_refused(kind: str, name: str) -> None:
+    with raises(InvalidProblem, name):
         check_input_kind(kind)
 
 

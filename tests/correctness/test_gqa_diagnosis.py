@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from words import says
 
 from engine.attention.evaluation import Correctness
 from engine.attention.plan import make_plan
@@ -106,5 +107,5 @@ def test_all_heads_of_one_kv_head() -> None:
     inputs = make_inputs(GQA)
     spoilt = attention(inputs, right)
     spoilt[:, 4:6] += np.random.default_rng(0).normal(0, 0.5, spoilt[:, 4:6].shape)
-    sentences = " ".join(f.sentence for f in judged(inputs, spoilt).findings)
-    assert "all the query heads of K/V head 2 of every batch" in sentences
+    sentences = [f.sentence for f in judged(inputs, spoilt).findings]
+    assert says(sentences, "heads_of_kv_head", "K/V head 2 of every batch")

@@ -8,6 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from slow_cases import one_in
+from words import says
 
 from engine.attention.problem import Problem
 from engine.attention.tensors import Inputs, decode, make_inputs
@@ -145,7 +146,8 @@ class TestCoverage:
         again = choose_coverage(problem)
         np.testing.assert_array_equal(again.slices, coverage.slices)
         np.testing.assert_array_equal(again.rows, coverage.rows)
-        assert f"{len(coverage.slices):,} of the {last + 1:,}" in coverage.sentence()
+        facts = (f"{len(coverage.slices):,}", f"{last + 1:,}")
+        assert says(coverage.sentence(), "compared_on_rows", *facts)
 
     def test_the_first_and_last_tiles_are_in_a_sample(self) -> None:
         rows = set(choose_coverage(Problem(1, 1, 1 << 17, 64)).rows.tolist())

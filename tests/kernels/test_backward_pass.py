@@ -12,6 +12,7 @@ from backward_bugs import BUGS, GradientMutation, planted
 from planted_bugs.anchors import spans
 from planted_bugs.hopper import ordering_statements
 from untimed import untimed
+from words import says
 
 from engine.attention.evaluation import Correctness
 from engine.attention.plan import make_plan
@@ -104,7 +105,7 @@ def test_the_wrong_output_is_said_first_and_kept_in_files() -> None:
     assert [x.name for x in passed.outputs] == ["dQ", "dK", "dV"]
     wrong = _judged(SMALL, right | {"dk": right["dk"] / SMALL.softmax_scale})
     assert not wrong.passed
-    assert wrong.reason.startswith("dK is wrong: ")
+    assert says(wrong.reason, "gradient_is_wrong", "dK")
     assert wrong.findings[0].pattern == "softmax_scale"
     assert [x.passed for x in wrong.outputs] == [True, False, True]
     assert decode(Correctness, encode(wrong), name="it") == wrong
@@ -124,18 +125,18 @@ def test_one_key_leaves_what_rounding_leaves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "name"),
     [
-        (("dq", "dk"), "dV is right, and P with it: look at dP"),
-        (("dq",), "dK and dV are right: look at the product dS·K"),
-        (("dk",), "dQ and dV are right: look at the product dSᵀ·Q"),
-        (("dv",), "dQ and dK are right, and dS with them: look at the product Pᵀ·dO"),
+        (("dq", "dk"), "look_at_dp"),
+        (("dq",), "look_at_ds_k"),
+        (("dk",), "look_at_ds_q"),
+        (("dv",), "look_at_p_do"),
     ],
 )
-def test_what_is_right_says_where_to_look(broken: tuple[str, ...], said: str) -> None:
+def test_what_is_right_says_where_to_look(broken: tuple[str, ...], name: str) -> None:
     right = _right(SMALL)
-    wrong = _judged(SMALL, right | {name: right[name] + 1.0 for name in broken})
-    assert said in wrong.reason
+    wrong = _judged(SMALL, right | {output: right[output] + 1.0 for output in broken})
+    assert says(wrong.reason, name)
 
 
 def test_maps_of_three_outputs_are_stored() -> None:
@@ -217,7 +218,7 @@ def test_machine_code_gives_the_gradients(evaluator: Evaluator, name: str) -> No
     assert done.status is Status.PASSED, done.reason
     assert done.correctness is not None
     assert [x.passed for x in done.correctness.outputs] == [True] * 3
-    assert "another order of CTAs" in done.reason
+    assert says(done.reason, "same_bits_in_another_order")
 
 
 @pytest.mark.exhaustive

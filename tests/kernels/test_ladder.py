@@ -246,10 +246,10 @@ def test_scratch_and_arguments_of_splits(variant_id: str, shapes: list[tuple[int
 
 def test_v12_says_how_many_keys_it_takes() -> None:
     v12 = by_id("v12")
-    assert v12.unsupported(Problem(1, 1, 1, 64, seqlen_kv=4096), v12.default_config()) == (
-        "v12 keeps all keys of a head in one CTA, here 128, and there are 4,096: raise num_warps "
-        "or keys_per_warp, lower row_warps, here 1, or choose a variant that loops."
-    )
+    why = v12.unsupported(Problem(1, 1, 1, 64, seqlen_kv=4096), v12.default_config())
+    assert why is not None
+    for fact in ("v12", "here 128", "4,096", "num_warps", "keys_per_warp", "row_warps, here 1"):
+        assert fact in why
 
 
 @pytest.mark.parametrize("num_splits", by_id("v05").tunables[-1].values)

@@ -13,7 +13,7 @@ from tests.machine_code.gate import EXCEPTIONS, broken_rules, cases, measure, re
 from tests.slow_cases import one_in
 
 CASES = cases()
-# An arch for each kernel is enough for every run; v08 on sm_80 is the quickest to compile.
+# Each run needs one arch per kernel; v08 on sm_80 is the quickest to compile.
 QUICK = CASES.index(("v08", "sm_80"))
 
 

@@ -52,7 +52,8 @@ def test_a_float_kernel_is_judged_in_fp32_and_predicted(check: bool) -> None:
     problem = Problem(1, 2, 203, 64, causal=check, dtype="float32")
     evaluation = evaluated("float_rows", problem, is_timed=True, check=check)
     assert evaluation.status is Status.PASSED, evaluation.reason
-    assert "SDPA, float32 on the CPU, and the rounding of a sum of 203 terms" in evaluation.reason
+    assert says(evaluation.reason, "sdpa_name", "float32", "the CPU")
+    assert says(evaluation.reason, "rounding_of_a_sum", "203")
     assert evaluation.correctness is not None
     assert 0 < evaluation.correctness.tolerance < 5e-6
     assert not evaluation.correctness.warnings
@@ -177,7 +178,7 @@ def test_a_packed_tensor_lies_as_it_is_described() -> None:
     rows = explain(plan, kernels_of(variant.source.read_text(encoding="utf-8")))
     values = {row.given: row.value for row in rows}
     assert values["k"] == "[2, 5, 3, 3, 64] float32, from K on"
-    assert values["sums"] == "[2, 3, 5] float64, scratch, zero before each launch"
+    assert says(values["sums"], "scratch_filled", "[2, 3, 5] float64", "zero")
     other = Problem(2, 3, 5, 64, dtype="float32", seqlen_kv=7)
     assert "seqlen_kv" in (variant.unsupported(other, {}) or "")
 
@@ -211,7 +212,7 @@ def test_a_format_that_is_left_out_is_the_one_that_the_kernels_take(
 @pytest.mark.usefixtures("folder")
 def test_a_sweep_without_a_time_says_why() -> None:
     found = attune.sweep("float_rows", gpu="L4", seqlen=9, dtype="fp16")
-    assert "does not take float16" in str(found)
+    assert says(str(found), "float_type_not_taken", "float16")
 
 
 def test_a_head_dimension_that_is_left_out_is_one_that_the_kernel_takes(

@@ -116,7 +116,7 @@ def test_the_cost_of_the_same_bits_is_in_the_sentence() -> None:
     same = Comparison(2, 4, "in_order", 0, 0.0)
     other = Comparison(1, 8, "in_order", 3, 1e-4)
     found = BatchInvariance("v14", Problem(1, 1, 1, 64), (same, other), SplitChoice(4, 0.2, 1))
-    assert found.sentence.endswith("num_splits=4 costs up to 20% (simulated, at B=1).")
+    assert says(found.sentence, "fixed_splits_cost", "num_splits=4", "20%", "B=1")
     apart = Comparison(5, None, "in_order", 7, 1e-4)
     words = {1.04: "takes 4% longer", 1.0: "takes as long", 0.9: "takes 10% less time"}
     for slowdown, price in words.items():

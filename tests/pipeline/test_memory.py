@@ -49,7 +49,7 @@ def test_a_huge_problem_is_refused_at_once_with_both_figures() -> None:
     assert sentence is not None
     assert says(sentence, "host_memory_needs")
     assert "PiB" in sentence or "EiB" in sentence
-    assert "GiB is free" in sentence or "MiB is free" in sentence
+    assert " GiB " in sentence or " MiB " in sentence
     assert sentence.count(".") <= 3
 
 

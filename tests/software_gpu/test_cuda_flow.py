@@ -117,17 +117,19 @@ def test_fills_are_there_again_before_a_second_run(backend: CudaBackend) -> None
 
 
 @pytest.mark.parametrize(
-    ("at", "sentence"),
+    ("at", "name", "facts"),
     [
-        (COUNT, f"The kernel wrote past the end of out ({2 * COUNT:,} bytes): bytes 0 to 1"),
-        (COUNT + 30_000, "The kernel wrote past the end of out (1,024 bytes): bytes 60,000 to"),
-        (-1, "The kernel wrote in front of out: bytes -2 to -1 changed."),
+        (COUNT, "wrote_past_the_end", ("out", f"({2 * COUNT:,} bytes)", "0 to 1")),
+        (COUNT + 30_000, "wrote_past_the_end", ("out", "(1,024 bytes)", "60,000 to")),
+        (-1, "wrote_in_front", ("out", "-2 to -1")),
     ],
 )
-def test_a_write_beside_a_buffer_is_noticed(backend: CudaBackend, at: int, sentence: str) -> None:
+def test_a_write_beside_a_buffer_is_noticed(
+    backend: CudaBackend, at: int, name: str, facts: tuple[str, ...]
+) -> None:
     result = backend.run(copies(AFTER=f"out[{at}] = 0"), INPUTS, RunOptions())
     assert not result.guards_intact
-    assert result.reason.startswith(sentence)
+    assert says(result.reason, name, *facts)
 
 
 @pytest.mark.parametrize("error", [TypeError("Unsupported type"), RuntimeError("a bug")])
@@ -153,7 +155,7 @@ def test_too_little_memory_is_said_before_anything_is_allocated(
     )
     result = backend.run(copies(), INPUTS, RunOptions())
     assert result.status is Status.OUT_OF_MEMORY
-    assert "is free" in result.reason
+    assert says(result.reason, "gpu_memory_needs")
 
 
 def test_too_much_shared_memory_is_said_with_both_figures(backend: CudaBackend) -> None:
@@ -162,7 +164,7 @@ def test_too_much_shared_memory_is_said_with_both_figures(backend: CudaBackend) 
     plan = dataclasses.replace(plan, passes=(large, plan.passes[1]))
     result = backend.run(plan, INPUTS, RunOptions())
     assert result.status is Status.LAUNCH_ERROR
-    assert result.reason.startswith("produce needs 300 KiB of shared memory per CTA and this GPU")
+    assert says(result.reason, "smem_more_than_gpu", "produce", "300 KiB")
 
 
 def test_a_source_that_does_not_compile(backend: CudaBackend) -> None:
@@ -292,7 +294,8 @@ def test_times_are_those_of_the_launch(backend: CudaBackend) -> None:
     assert [x.kind for x in (warm, cold, end_to_end)] == list(ALL_KINDS)
     assert {x.origin for x in (warm, cold, end_to_end)} == {"measured"}
     assert len(warm.samples_us) == 12  # six rounds, and the A/A pair in each
-    assert "each a replay of a CUDA graph of 2 launches on the same inputs" in warm.reason
+    assert says(warm.reason, "replay_of_a_graph", "2 launches")
+    assert says(warm.reason, "on_the_same_inputs")
     assert says(warm.reason, "identical_runs_differ")
     assert says(cold.reason, "rotating_over_copies", "4")
     assert warm.sm_clocks_mhz == (1980,) * 12
@@ -327,7 +330,8 @@ def test_a_kernel_that_writes_nothing_is_timed(backend: CudaBackend) -> None:
 
 def test_no_wrong_kernel_is_timed(backend: CudaBackend) -> None:
     wrong = dataclasses.replace(RIGHT, passed=False)
-    with pytest.raises(ValueError, match="not correct"), backend.timer(copies(), INPUTS, wrong):
+    timer = backend.timer(copies(), INPUTS, wrong)
+    with raises(ValueError, "wrong_result_not_timed"), timer:
         pass
 
 
@@ -338,7 +342,7 @@ def test_a_failure_in_mid_run_is_a_sentence(
     with TimingGroup(lambda: STEADY, placements=1) as group:
         assert group.add("k", partial(backend.timer, copies(), INPUTS, RIGHT)), group.failures
         set_gpu(f"cta_us={1000 / CTAS} cuGraphLaunch=1@5")
-        with pytest.raises(MeasureError, match="t01 was launched with an argument"):
+        with raises(MeasureError, "launched_argument_cuda", "t01"):
             group.run("k", SHORT)
 
 
@@ -389,7 +393,10 @@ def test_every_sample_keeps_its_clock_and_dropped_ones_are_explained(backend: Cu
     assert not run.throttled
     assert sum(len(x.samples_us) for x in latencies) == len(run.samples) - 3
     assert all(1000 not in latency.sm_clocks_mhz for latency in latencies)
-    assert any("; dropped" in x.reason and "for SM clock under 95%" in x.reason for x in latencies)
+    assert any(
+        says(x.reason, "samples_dropped") and says(x.reason, "clock_below_median", "95%")
+        for x in latencies
+    )
 
 
 @pytest.mark.usefixtures("slow_gpu")

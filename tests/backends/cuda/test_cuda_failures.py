@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from words import says
 
 from engine.backends.cuda.calls import LOST_CONTEXT, explain
 from engine.base.errors import Status, ToolMissing
@@ -47,7 +48,7 @@ def test_other_errors_are_said_in_their_own_words(error: Exception) -> None:
     error.status = "text"  # type: ignore[attr-defined]
     failure = explain(error, "k")
     assert failure.status is Status.LAUNCH_ERROR
-    assert failure.reason.startswith(f"k could not be launched ({type(error).__name__}: ")
+    assert says(failure.reason, "launch_of_other_cupy", "k", f"({type(error).__name__}: ")
     assert "\n" not in failure.reason
     assert not failure.context_lost
 
