@@ -9,7 +9,7 @@ from search_data import SMALL, row
 from simulated_gpu import SimulatedConditions, SimulatedDevice
 from words import says
 
-from engine.attention.evaluation import CALIBRATED
+from engine.attention.evaluation import CALIBRATED, METHODS
 from engine.base.errors import SnapshotError, Status
 from engine.base.schema import decode, encode
 from engine.measure.sampler import SamplerSettings, run_rounds
@@ -60,7 +60,9 @@ def test_a_calibrated_and_an_uncalibrated_prediction_have_no_ratio() -> None:
         row("v05", t, config={"num_splits": s}, origin="predicted")
         for s, t in ((1, 10.0), (2, 20.0), (4, 40.0))
     ]
-    reasons = (f"{CALIBRATED} 3 points.", "", f"{CALIBRATED} 3 points.")
+    plain = f"By {METHODS[0]}:"
+    calibrated = f"{plain} {CALIBRATED} 3 points."
+    reasons = (calibrated, plain, calibrated)
     rows = [
         replace(r, result={**r.result, "latency": {**r.result["latency"], "reason": reason}})
         for r, reason in zip(made, reasons, strict=True)
