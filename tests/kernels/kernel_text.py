@@ -24,7 +24,7 @@ def without_comments(source: str) -> str:
 
 
 def barriers(source: str) -> list[int]:
-    """Return the lines of `__syncthreads()` and `__syncwarp()`, from 1; comments that mention one do
+    """Return lines of `__syncthreads()` and `__syncwarp()`, from 1; comments that mention one do
     not count."""
     return [
         number
