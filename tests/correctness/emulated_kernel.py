@@ -1,7 +1,7 @@
 """A tiled attention kernel in NumPy with bugs that can be switched on.
 
-It follows the kernels' own order (query tiles, K/V chunks, key tiles, online softmax, fusion) in
-float32 and shares nothing with the suspected bugs that it tests.
+It follows the kernels' order (query tiles, K/V chunks, key tiles, online softmax, fusion) in
+float32 and shares no code with the suspected bugs that it tests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PTX instructions, their results computed by NumPy or Python, and the kernel that runs them.
 
 A case is the text of an asm statement: `%0` is its output and `%1`, `%2`, … its inputs. Each of the
-32 lanes has values of its own; the first ones are special values.
+32 lanes has different values; the first ones are special values.
 """
 
 # ruff: noqa: E501  a case is a line

@@ -199,8 +199,8 @@ class Counting:
 def test_a_reading_asks_for_the_clock_first_and_for_little_else(
     software_nvml: SoftwareNvml,
 ) -> None:
-    """Eight questions, the clock last, took the GPU's answer of another moment. Two of some tens of
-    µs each leave a reading under 0.2 ms."""
+    """With eight queries, the clock last, the clock was that of a later moment. Two queries of some
+    tens of µs each keep a reading under 0.2 ms."""
     software_nvml.has(described("L4"))
     software_nvml.says("sm_clock_mhz=1815 memory_clock_mhz=6251 power_w=71")
     counting, now, states = Counting(), 0.0, []

@@ -1,8 +1,8 @@
 """All commands and pages give the same time, interval and method for a kernel.
 
-Each command is asked in this process as a person asks it; pages and the job worker through what
-they call. Whatever decides by itself between measured, recorded, simulated and assumed times is
-found here.
+Each command is run in this process with its arguments; pages and the job worker are tested through
+the functions that they call. Code that chooses by itself between measured, recorded, simulated and
+assumed times fails here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Commands and pages that predict without compiling give the same time.
 
-The commands, and the pages after a run, are asked in `test_agreement.py`.
+Commands, and pages after a run, are tested in `test_agreement.py`.
 """
 
 from __future__ import annotations

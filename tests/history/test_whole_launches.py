@@ -38,9 +38,9 @@ PROBLEM = Problem(batch=4, num_heads=16, seqlen=640, head_dim=64)
 def error(name: str, gpu: str, problem: Problem) -> float:
     """Return predicted / simulated - 1: all CTAs of the launch on all SMs.
 
-    Launches of CTAs of several lengths are simulated several times, in which an SM's first CTAs
-    start some cycles apart: one cycle may change the launch by 3 %, so that the difference is to
-    the mean. Equal CTAs are predicted as they go in step.
+    Launches of CTAs of several lengths are simulated several times, with an SM's first CTAs
+    starting some cycles apart: one cycle may change the time by 3 %, so the mean is compared.
+    Equal CTAs are predicted as running in step.
     """
     pytest.importorskip("cupy")
     variant, device = find_variant(name), find_device(gpu)

@@ -79,8 +79,8 @@ def test_every_tunable_value_is_clean(
 
 
 def noticed(cpu: CpuBackend, variant_id: str, number: int, folder: Path) -> tuple[str, set[str]]:
-    """What is left out, and in which orders of CTAs and warps that is noticed; the random one has
-    a seed."""
+    """Return the removed statement, and the orders of CTAs and warps in which that is found; the
+    random order has a seed."""
     variant = LADDER.by_id(variant_id)
     name, text = list(left_out(variant))[number]
     for header in KERNELS_DIR.glob("*.cuh"):

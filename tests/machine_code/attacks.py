@@ -3,10 +3,10 @@
 Run by `tests/machine_code/test_attacks.py`, which loads the address sanitizer's runtime first:
 `python -m tests.machine_code.attacks FOLDER LIBRARIES RANDOM TARGETED EXECUTED [SEED]`. Every case
 ends in counts, in executed CTAs or in one of the project's errors; the first that does not ends the
-process. FOLDER holds the cubins and LIBRARIES the watched libraries.
+process. FOLDER holds the cubins and LIBRARIES the libraries built with sanitizers.
 
-A damaged file can keep nvdisasm busy for ever. Where it does not end within a short time, the case
-goes on with the listing of the undamaged file, beside the damaged constants, sizes and parameters.
+nvdisasm may not terminate for a damaged file. After a short time limit, the case continues with the
+listing of the undamaged file and the damaged constants, sizes and parameters.
 """
 
 from __future__ import annotations

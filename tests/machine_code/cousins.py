@@ -1,8 +1,8 @@
 """Kernels rewritten after those of published series, with the same launches.
 
-The sources of the series are not here: what their machine code was simulated to take stands in
-`tests/bench/counted_sets.json` and does not change with the model. These follow the model, so that
-a change of it that would make those figures out of date is noticed.
+The sources of the series are not in this repository: simulated times of their machine code are in
+`tests/bench/counted_sets.json` and do not change with the model. These kernels are simulated with
+the present model, so that a change that makes those figures out of date is found.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m tests.machine_code.gate [v08 …]    # prints what changed, writes data/gate.json here
 
-Renewing the table is a commit of its own whose diff shows the change.
+Renew the table in a separate commit whose diff shows the change.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def executed(
     host_threads: int = 2,
     data: NDArray[np.int32] | None = None,
 ) -> NDArray[np.int32]:
-    """Run `k(int* data, int n)` on the words 0 to 63, with n = 64; return the words afterwards.
+    """Run `k(int* data, int n)` on 64 words, by default 0 to 63, with n = 64; return them afterwards.
 
     Words that are given are kept.
     """

@@ -1,4 +1,4 @@
-"""The ladder's machine code: no spills, no FP64, no conflicts where the header says so, no growth,
+"""The ladder's machine code: no spills, no FP64, no conflicts if the header says so, no growth,
 and the instructions that a kernel's idea needs.
 
 `python -m tests.machine_code.gate` renews the recorded table; see there.

@@ -244,7 +244,7 @@ def test_an_indirect_call_is_refused_only_when_executed(tmp_path: Path) -> None:
 def test_what_nothing_orders_ends_otherwise_in_reverse(tmp_path: Path) -> None:
     """Two warps without a barrier between them, and two CTAs that write one word.
 
-    One host thread: of two, each with a CTA, either may write last.
+    With one host thread, as with two either CTA may write last.
     """
     body = """
     __shared__ int s[64];

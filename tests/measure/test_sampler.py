@@ -193,8 +193,8 @@ def test_a_low_clock_is_dropped_even_when_the_driver_gives_no_reason() -> None:
 
 
 def test_a_candidate_that_runs_at_a_lower_clock_is_not_a_throttled_gpu() -> None:
-    """More power, lower clock: with one median for all, its samples were dropped and the run was
-    THROTTLED."""
+    """A kernel with more power runs at a lower clock: with one median for all candidates, its
+    samples would be dropped and the run THROTTLED."""
     clocks = {"a": 1.0, "b": 0.9}
 
     class Hungry(SimulatedDevice):

@@ -1,5 +1,5 @@
-"""Sources of CuPy's `RawKernel`, which have no launch, and of extensions of PyTorch: the guesses,
-and that they run as they were guessed."""
+"""Sources of CuPy's `RawKernel`, which have no launch, and of PyTorch extensions: the drafted
+descriptions, and that kernels run with them."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ def test_tiles_cut_by_the_number_of_ctas_depend_on_the_batch(
 ) -> None:
     """v13 gives each CTA an equal share of all tiles, whose limits depend on the batch.
 
-    Four CTAs would get as many of the four query tiles of every sequence of 512, and of one tile
-    each they cut those of the sequences in the middle of a batch.
+    With four query tiles per sequence of 512, four CTAs get equal shares of every sequence; with
+    one tile each, shares end within the tiles of sequences in the middle of a batch.
     """
     found = ask(evaluator, "v13", Problem(8, 2, seqlen, 64, causal=causal))
     assert not found.is_invariant

@@ -15,7 +15,7 @@ def spans(text: str, old: str) -> list[tuple[int, int]]:
 
 
 def replaced(text: str, old: str, new: str, nth: int | None = None) -> tuple[str, tuple[int, ...]]:
-    """Return the text with `new` at the `nth` place of `old`, or at all, and the lines that were changed.
+    """Return the text with `new` at the `nth` place of `old`, or at all, and the changed lines.
 
     Raises AssertionError where there is no such place.
     """

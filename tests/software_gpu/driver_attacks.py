@@ -1,8 +1,8 @@
 """Load damaged cubins with the software GPU's driver, and launch those that load.
 
-Run by `test_driver_watched.py` on a driver that watches its memory: `driver_attacks.py CUBIN CASES
-SEED`. A refusal and a launch that fails are answers; the first access out of bounds ends the
-process. It prints how many were refused, launched and failed.
+Run by `test_driver_watched.py` with a driver built with sanitizers: `driver_attacks.py CUBIN CASES
+SEED`. Errors of loads and launches are expected; the first access out of bounds ends the process.
+Prints how many cubins were refused, launched and failed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def damaged(whole: bytes, chance: random.Random) -> bytes:
 def alone() -> int:
     """Return an address with `SPACE` bytes of memory, and none for 4 GiB after them.
 
-    The driver takes a cubin's size from its headers, which name more than there is.
+    The driver takes a cubin's size from its headers, which give more than the allocated bytes.
     """
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_size_t

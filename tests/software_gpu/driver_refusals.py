@@ -1,7 +1,7 @@
 """Calls that CUDA's documentation says must fail, made by `driver_calls.py`.
 
-Freed objects and numbers that never were any are undefined there, and refused here like any wrong
-handle. What is compared with cuda.h is in `test_refusals.py`.
+For freed objects and arbitrary numbers CUDA's behaviour is undefined; here they are refused like any
+invalid handle. `test_refusals.py` compares with cuda.h.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Refusals:
 def documented_refusals(
     kernel: Any, here: Any, size: int, device: Any
 ) -> dict[str, tuple[str, str]]:
-    """Answers and what they should be.
+    """Return results and the documented ones.
 
     Args:
         kernel: takes the address of 32 integers, and one to add to each.

@@ -1,4 +1,4 @@
-"""A check of `selfcheck` that says on a machine without CUDA what there is; those that need a GPU
+"""A check of `selfcheck` that reports a missing CUDA device; checks that need a GPU
 are tested in software_gpu/test_cuda_flow.py."""
 
 from __future__ import annotations
