@@ -82,8 +82,8 @@ def error(name: str, gpu: str, problem: Problem) -> float:
 
 
 LAUNCHES = [
-    # Eleven CTAs an SM, three at a time, of 640 keys: how those drift apart is known of 512 and
-    # 768, and is another one there.
+    # Eleven CTAs an SM, three at a time, of 640 keys: their drift is only simulated at 512 and
+    # 768 keys, where it differs.
     ("v08", "L4", PROBLEM, 0.05),
     ("v09", "L4", replace(PROBLEM, batch=3, seqlen=384), 0.02),  # few CTAs more than one wave
     # Such a launch changes by as much if CTAs start some cycles later.
@@ -101,8 +101,8 @@ LAUNCHES = [
     ("v10", "L4", replace(PROBLEM, seqlens=(640, 30, 300, 130)), 0.15),
     ("v10", "L4", replace(PROBLEM, seqlens=(640, 640, 640, 30)), 0.03),
     ("v21", "L4", replace(PROBLEM, seqlen=1, seqlen_kv=900, seqlens=(900, 100, 700, 30)), 0.1),
-    # Nearly all CTAs are of one length, as if in step: predicted, all places of an SM wait for
-    # their next CTA at once; simulated, one after the other, while the rest goes on.
+    # Nearly all CTAs have one length: in the prediction all slots of an SM wait for their next CTA
+    # at once; in the simulation one after the other, while the others continue.
     ("v10", "L4", replace(PROBLEM, causal=True, window=128), 0.07),
     ("v11", "L4", replace(PROBLEM, window=100), 0.12),  # two-sided
     ("v10", "L4", replace(PROBLEM, seqlen=256, seqlen_kv=1000, causal=True), 0.04),

@@ -1,8 +1,8 @@
 """The ladder compiles for every arch without spills or local memory.
 
-A representative part of the matrix, without spills: every variant on every arch, with D, dtype, mask
-and config in turn, so that each value of each occurs. Exhaustive tests compile every config for
-every arch, of which some spill.
+A representative part of the matrix, without spills: every variant on every arch, with D, dtype,
+mask and config in turn, so that each value of each occurs. Exhaustive tests compile every config
+for every arch, of which some spill.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ _OF_A_LAUNCH = ("num_ctas", "num_splits", "kv_mib")
 
 
 def every_config(variant: Variant, arch: str) -> Iterator[tuple[Problem, dict[str, int]]]:
-    """Return every config of the tunables that change the code, if some problem runs with it on `arch`.
+    """Return every config that changes the code, if some problem runs with it on `arch`.
 
     D, dtype, mask and the numbers of a launch are drawn for each config, from a separate seed.
     """

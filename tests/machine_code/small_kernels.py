@@ -49,9 +49,9 @@ def executed(
     host_threads: int = 2,
     data: NDArray[np.int32] | None = None,
 ) -> NDArray[np.int32]:
-    """Run `k(int* data, int n)` on 64 words, by default 0 to 63, with n = 64; return them afterwards.
+    """Run `k(int* data, int n)` on 64 words and n = 64; return the words afterwards.
 
-    Words that are given are kept.
+    Given words are not changed; the default is 0 to 63.
     """
     path = folder / "k.cu"
     path.write_text(f'{top}\nextern "C" __global__ void k(int* data, int n) {{\n{body}\n}}\n')

@@ -48,8 +48,8 @@ from tests.machine_code.cousins import (
 
 POINTS = {(p.series, p.name): p for p in counted_points()}
 RANDOM = np.random.default_rng(1)
-# Of the time that the author's code was simulated to take: what a compiler makes of ours is not
-# the same. The transpose waits at its mbarrier by other instructions.
+# Largest deviation from the simulated time of the author's code, as the compiler generates other
+# code for the rewritten kernel. The transpose waits at its mbarrier with other instructions.
 FAR, FURTHER = 0.2, 0.3
 
 

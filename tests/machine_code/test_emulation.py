@@ -286,8 +286,8 @@ def test_bulk_copies_complete_the_phases_that_warps_wait_for(tmp_path: Path) -> 
     assert timed.simulated.cta_cycles > 0
 
 
-# A single matrix: the lanes behind the first eight hold no address, and the registers behind the
-# first one other values, which the loop's end is among.
+# A single matrix: only the first eight lanes hold an address, and the registers after the first one
+# hold other values, among them the loop's end.
 SINGLE_MATRIX = """
 extern "C" __global__ void k(unsigned* out, int n) {
   __shared__ __align__(16) unsigned s[256];

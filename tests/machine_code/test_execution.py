@@ -252,7 +252,7 @@ NOT_EXECUTED = {
     "wmma 16x16x8 of wmma::precision::tf32",
     "wmma 16x16x16 of signed char",
     "wmma 8x8x4 of double",
-    # Of Hopper and Blackwell: conversions of bfloat16 and of 8 bits, atomics of vectors that
+    # On Hopper and Blackwell: conversions of bfloat16 and of 8 bits, vector atomics that
     # shared memory does not have
     "hceil hfloor htrunc hrint",
     "implicit conversions from and to numbers",

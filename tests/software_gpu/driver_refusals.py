@@ -1,7 +1,7 @@
 """Calls that CUDA's documentation says must fail, made by `driver_calls.py`.
 
-For freed objects and arbitrary numbers CUDA's behaviour is undefined; here they are refused like any
-invalid handle. `test_refusals.py` compares with cuda.h.
+For freed objects and arbitrary numbers CUDA's behaviour is undefined; here they are refused like
+any invalid handle. `test_refusals.py` compares with cuda.h.
 """
 
 from __future__ import annotations
