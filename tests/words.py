@@ -27,6 +27,9 @@ WORDS = Path(__file__).with_name("words.json")
 _NEAR = 0.5  # of two texts of which one may be the other reworded, by difflib
 # C++: one literal after another, and what printf fills in.
 _LITERALS = re.compile(r'"(?:[^"\\\n]|\\.)*"(?:\s+"(?:[^"\\\n]|\\.)*")*')
+# A constraint of a kernel's description, which is TOML.
+_CONSTRAINT = re.compile(r'^sentence = (?:"""(.*?)"""|"(.*?)"$)', re.S | re.M)
+_FIELD = re.compile(r"\{[^{}]+\}")
 _FILLED_IN = re.compile(r"%[-+ #0]*[\d.*]*(?:hh|h|ll|l|z)?[diouxXeEfgGscp]|\{\w+\}")
 
 
@@ -51,8 +54,10 @@ def says(text: str | Iterable[str], name: str, *facts: str) -> bool:
     if not isinstance(text, str):
         return any(says(each, name, *facts) for each in text)
     flat = " ".join(text.split())
-    parts = map(re.escape, " ".join(_on_file()[name].split()).split("{…}"))
-    return re.search(".*?".join(parts), flat) is not None and all(_has(flat, f) for f in facts)
+    pattern = ".*?".join(map(re.escape, " ".join(_on_file()[name].split()).split("{…}")))
+    if pattern[:1].islower():  # a sentence may begin with these words
+        pattern = f"[{pattern[0]}{pattern[0].upper()}]{pattern[1:]}"
+    return re.search(pattern, flat) is not None and all(_has(flat, f) for f in facts)
 
 
 def _has(text: str, fact: str) -> bool:
@@ -93,6 +98,9 @@ def _source() -> tuple[list[tuple[str, str]], set[str]]:
     for path in (p for end in ("cpp", "h") for p in (ROOT / "engine").rglob(f"*.{end}")):
         for literals in _LITERALS.findall(path.read_text(encoding="utf-8")):
             texts.add(_FILLED_IN.sub("{…}", re.sub(r'"\s+"', "", literals)[1:-1]))
+    for path in (ROOT / "kernels").glob("*.cu"):
+        for long, short in _CONSTRAINT.findall(path.read_text(encoding="utf-8")):
+            texts.add(_FIELD.sub("{…}", " ".join((long or short).replace("\\\n", "").split())))
     return codes, texts
 
 

@@ -51,7 +51,8 @@ def marks(recommendations: Sequence[Recommendation], batch_now: int) -> pd.DataF
         (batch, f"{', '.join(f'{r.target:.0%}' for r in those)}: {batch:,}")
         for batch, those in groupby(recommendations, key=lambda r: r.batch)
     ]
-    return pd.DataFrame([(batch_now, f"now: {batch_now:,}"), *rows], columns=["batch", "label"])
+    shown = ((batch_now, f"now: {batch_now:,}"), *rows)
+    return Table("Batches", ("batch", "label"), shown).frame(dashes=False)
 
 
 def measured(points: Iterable[Measurement], problem: Problem, heads_free: bool) -> pd.DataFrame:
@@ -65,7 +66,8 @@ def measured(points: Iterable[Measurement], problem: Problem, heads_free: bool) 
         rows.append((batch, point.measured_us, point.measured_us / units, "kernel"))
         if point.sdpa_us is not None:
             rows.append((batch, point.sdpa_us, point.sdpa_us / units, "SDPA"))
-    return pd.DataFrame(rows, columns=["batch", "latency_us", "unit_us", "what"])
+    columns = ("batch", "latency_us", "unit_us", "what")
+    return Table("Measured times", columns, tuple(rows)).frame(dashes=False)
 
 
 def _is_on_curve(point: Problem, problem: Problem, heads_free: bool) -> bool:
@@ -140,19 +142,18 @@ def costs(saving: Saving) -> pd.DataFrame:
 def waiting(plan: WaitPlan) -> pd.DataFrame:
     """Return `batch`, `added_ms`, `per_request_us`, `what` of each batch that requests can be
     collected into."""
-    return pd.DataFrame(
-        [
-            {
-                "batch": p.batch,
-                "added_ms": p.added_p95_us / 1e3,
-                "per_request_us": p.per_request_us,
-                "what": "too slow to keep up"
-                if not p.keeps_up
-                else ("within the budget" if p.in_budget else "over the budget"),
-            }
-            for p in plan.curve
-        ]
+    rows = (
+        {
+            "batch": p.batch,
+            "added_ms": p.added_p95_us / 1e3,
+            "per_request_us": p.per_request_us,
+            "what": "too slow to keep up"
+            if not p.keeps_up
+            else ("within the budget" if p.in_budget else "over the budget"),
+        }
+        for p in plan.curve
     )
+    return Table.of("Waiting for a batch", rows).frame(dashes=False)
 
 
 def options(ranked: Sequence[Option]) -> pd.DataFrame:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import pandas as pd
 import streamlit as st
 
 from app.batch import charts
@@ -16,6 +15,7 @@ from app.shared.terms import TERMS
 from app.shared.widgets import busy, empty, plain_markdown, problem, theme
 from engine.attention.evaluation import METHODS
 from engine.base.errors import AttuneError
+from engine.base.table import Table
 from engine.choose.batch.mix import MixResult, parse_mix, recommend_mix
 from engine.jobs.manager import JobStatus
 from kernels.variant import AUTO
@@ -96,7 +96,7 @@ def _answer(result: MixResult) -> None:
     tables.draw(lines.frame())
     st.markdown(f"**{kernels.title}**")
     tables.draw(kernels.frame())
-    curve = pd.DataFrame(result.curve, columns=["batch", "gpu_hours"])
+    curve = Table("GPU-hours", ("batch", "gpu_hours"), tuple(result.curve)).frame(dashes=False)
     figure = charts.traffic(curve, result.batch, color_of(result.variant), theme())
     plot.draw(figure, key="mix_curve")
     tables.download(

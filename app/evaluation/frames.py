@@ -29,13 +29,12 @@ _RESOURCE = {"ctas": "CTA slots"}
 
 def limits(occupancy: Occupancy) -> pd.DataFrame:
     """Return `resource`, `ctas_per_sm`, `limits`: the CTAs that each resource alone would allow."""
-    return pd.DataFrame(
-        {
-            "resource": [_RESOURCE.get(name, name) for name in occupancy.limits],
-            "ctas_per_sm": list(occupancy.limits.values()),
-            "limits": [name in occupancy.binding for name in occupancy.limits],
-        }
-    )
+    rows = [
+        (_RESOURCE.get(name, name), ctas, name in occupancy.binding)
+        for name, ctas in occupancy.limits.items()
+    ]
+    columns = ("resource", "ctas_per_sm", "limits")
+    return Table("CTAs per SM by resource", columns, tuple(rows)).frame(dashes=False)
 
 
 def waves(occupancy: Occupancy) -> tuple[pd.DataFrame, int] | None:
@@ -55,7 +54,8 @@ def waves(occupancy: Occupancy) -> tuple[pd.DataFrame, int] | None:
         sizes = [*sizes[:half], ("…", 0, False), *last]
     if rest:
         sizes.append((str(full + 1), rest, True))
-    return pd.DataFrame(sizes, columns=["wave", "ctas", "is_tail"]), capacity
+    columns = ("wave", "ctas", "is_tail")
+    return Table("Waves", columns, tuple(sizes)).frame(dashes=False), capacity
 
 
 def threads(occupancy: Occupancy, resources: Resources) -> pd.DataFrame | None:
@@ -64,12 +64,12 @@ def threads(occupancy: Occupancy, resources: Resources) -> pd.DataFrame | None:
         return None
     capacity = occupancy.num_sms * occupancy.max_warps_per_sm * WARP_SIZE
     resident = min(occupancy.useful_ctas, occupancy.ctas_per_sm * occupancy.num_sms)
-    rows = [
+    rows = (
         ("launched", occupancy.ctas * resources.threads_per_cta, "launch"),
         ("resident at once", resident * resources.threads_per_cta, "launch"),
         ("GPU holds", capacity, "capacity"),
-    ]
-    return pd.DataFrame(rows, columns=["what", "threads", "kind"])
+    )
+    return Table("Threads", ("what", "threads", "kind"), rows).frame(dashes=False)
 
 
 def residencies(items: Iterable[Residency], now_us: float) -> pd.DataFrame:
@@ -78,13 +78,12 @@ def residencies(items: Iterable[Residency], now_us: float) -> pd.DataFrame:
     Args:
         now_us: the predicted time with today's number of CTAs per SM.
     """
-    return pd.DataFrame(
-        [
-            (f"{r.ctas_per_sm}", r.us(now_us), format_us(r.us(now_us)), r.is_now)
-            for r in sorted(items, key=lambda r: r.ctas_per_sm)
-        ],
-        columns=["name", "us", "label", "is_now"],
-    )
+    rows = [
+        (f"{r.ctas_per_sm}", r.us(now_us), format_us(r.us(now_us)), r.is_now)
+        for r in sorted(items, key=lambda r: r.ctas_per_sm)
+    ]
+    columns = ("name", "us", "label", "is_now")
+    return Table("Time by CTAs per SM", columns, tuple(rows)).frame(dashes=False)
 
 
 def latencies(
@@ -120,10 +119,9 @@ def latencies(
 
 def latency_frame(rows: Iterable[tuple[str, Latency, str]]) -> pd.DataFrame:
     """Return the columns of `app.evaluation.charts.latencies` of (name, time, colour)."""
-    return pd.DataFrame(
-        [(name, x.median_us, x.low_us, x.high_us, x.origin, color) for name, x, color in rows],
-        columns=["name", "median_us", "low_us", "high_us", "origin", "color"],
-    )
+    shown = [(name, x.median_us, x.low_us, x.high_us, x.origin, color) for name, x, color in rows]
+    columns = ("name", "median_us", "low_us", "high_us", "origin", "color")
+    return Table("Times", columns, tuple(shown)).frame(dashes=False)
 
 
 def _known_name(time: KnownTime) -> str:
@@ -153,13 +151,12 @@ def terms(prediction: Terms) -> pd.DataFrame:
     if prediction.fuse_us[0] > 0:
         fusing = "merging the partial results"
         rows.append(("fusion pass", prediction.fuse_us, "fusion pass", fusing))
-    return pd.DataFrame(
-        [
-            (term, float(us[0]), prediction.binding() in names.split(", "), meaning)
-            for term, us, names, meaning in rows
-        ],
-        columns=["term", "us", "binds", "meaning"],
-    )
+    shown = [
+        (term, float(us[0]), prediction.binding() in names.split(", "), meaning)
+        for term, us, names, meaning in rows
+    ]
+    columns = ("term", "us", "binds", "meaning")
+    return Table("Terms of the prediction", columns, tuple(shown)).frame(dashes=False)
 
 
 def error_numbers(c: Correctness) -> pd.DataFrame:

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from app.shared.figures import ROW_PX, TOOLS_PX, Trace, figure, plain, time_axis
 from app.shared.figures import axis as plain_axis
 from app.shared.palette import MARKER, Theme
+from engine.base.table import Table
 from engine.base.units import format_us
 from engine.kernel_figures import Rung
 
@@ -31,7 +32,7 @@ def times_frame(rungs: Iterable[Rung], chosen: str) -> pd.DataFrame:
         for rung in rungs
         if rung.latency is not None and rung.is_simulated
     ]
-    return pd.DataFrame(rows)
+    return Table.of("Simulated times", rows).frame(dashes=False)
 
 
 def times(frame: pd.DataFrame, theme: Theme) -> go.Figure:

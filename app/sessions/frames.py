@@ -53,7 +53,8 @@ def baselines(results: Iterable[Evaluation]) -> pd.DataFrame:
         for b in e.baselines
         if b.latency is not None
     ]
-    return pd.DataFrame(rows, columns=["problem", "backend", "us", "origin"])
+    columns = ("problem", "backend", "us", "origin")
+    return Table("Baselines", columns, tuple(rows)).frame(dashes=False)
 
 
 def baseline_table(results: Iterable[Evaluation]) -> pd.DataFrame:
@@ -69,21 +70,20 @@ def baseline_table(results: Iterable[Evaluation]) -> pd.DataFrame:
 
 def ledger(scored: Ledger) -> pd.DataFrame:
     """Return one row per score for `app.sessions.charts.ledger`."""
-    return pd.DataFrame(
-        [
-            {
-                "variant": s.prediction.variant,
-                "name": f"{s.prediction.variant} {s.prediction.problem.label()} on "
-                f"{s.prediction.device}",
-                "measured_us": s.time.latency.median_us,
-                "predicted_us": s.prediction.latency.median_us,
-                "low_us": s.prediction.latency.low_us,
-                "high_us": s.prediction.latency.high_us,
-                "counts": s.counts,
-            }
-            for s in scored.scores
-        ]
+    rows = (
+        {
+            "variant": s.prediction.variant,
+            "name": f"{s.prediction.variant} {s.prediction.problem.label()} on "
+            f"{s.prediction.device}",
+            "measured_us": s.time.latency.median_us,
+            "predicted_us": s.prediction.latency.median_us,
+            "low_us": s.prediction.latency.low_us,
+            "high_us": s.prediction.latency.high_us,
+            "counts": s.counts,
+        }
+        for s in scored.scores
     )
+    return Table.of("Predicted and measured", rows).frame(dashes=False)
 
 
 def snapshots(infos: Iterable[SnapshotInfo]) -> pd.DataFrame:

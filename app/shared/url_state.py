@@ -263,8 +263,8 @@ def tabs(
     """Draw tabs; the URL holds the open one. `renamed` maps labels of older links to today's."""
     asked = st.query_params.get(key)
     if renamed and asked in renamed:
-        st.session_state[key] = renamed[asked]
-        del st.query_params[key]
+        st.query_params[key] = renamed[asked]
+        st.rerun()
     if asked and asked not in labels and key not in st.session_state:
         note(f"The link asks for {key}={asked}, and there is no such tab: the first one is open.")
     return st.tabs(labels, key=key, on_change="rerun", bind="query-params")

@@ -174,7 +174,8 @@ def _origins(rows: FilteredRows) -> None:
 def _winners(rows: FilteredRows, final_round: list[ProblemResult]) -> None:
     _origins(rows)
     lines = rows.per_group("winners", lambda group, own: winner_line(*group, own))
-    frame = pd.DataFrame([line for line in lines.values() if line is not None])
+    found = (line for line in lines.values() if line is not None)
+    frame = Table.of("Winners", found).frame(dashes=False)
     frame = frame[frame["origin"] == rows.origin]
     if len(frame) > 1:
         _winner_map(frame, rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from operator import attrgetter
 
 import pandas as pd
 import streamlit as st
@@ -14,6 +14,7 @@ from app.shared.roofline_chart import roofline
 from app.shared.terms import TERMS
 from app.shared.widgets import empty, plain_markdown, theme
 from engine.base.errors import InvalidProblem
+from engine.base.table import Table
 from engine.model.kernel import launch_plan
 from engine.model.roofline import (
     LEVELS,
@@ -26,6 +27,9 @@ from engine.model.roofline import (
     roofs_of,
     work_table,
 )
+
+_POINT_COLUMNS = ("level", "intensity", "tflops", "origin", "time_us", "roof_tflops", "share")
+_POINT_VALUES = attrgetter(*_POINT_COLUMNS)
 
 
 def draw(view: EvaluationView) -> None:
@@ -76,7 +80,6 @@ def _draw(
 
 def points_frame(variant: str, problem: str, points: tuple[RooflinePoint, ...]) -> pd.DataFrame:
     """Return the chart's rows."""
-    names = ("level", "intensity", "tflops", "origin", "time_us", "roof_tflops", "share")
-    same = {"variant": variant, "label": variant, "problem": problem, "point": None}
-    rows = [same | asdict(p) | {"share": p.share} for p in points]
-    return pd.DataFrame(rows, columns=[*same, *names])
+    columns = ("variant", "label", "problem", "point", *_POINT_COLUMNS)
+    rows = ((variant, variant, problem, None, *_POINT_VALUES(p)) for p in points)
+    return Table("Roofline", columns, tuple(rows)).frame(dashes=False)

@@ -312,15 +312,16 @@ def file_label(name: str) -> str:
     return label[:80] or "the file"
 
 
-def first_problem(error: ValidationError, at: str = "") -> str:
-    """`evaluations[3].latency.median_us must be a number` for the first thing that is wrong.
+def first_problem(error: ValidationError, at: str = "") -> tuple[str, str]:
+    """Return what is wrong first, `evaluations[3].latency.median_us must be a number`, and
+    pydantic's name for that kind of error, `float_type`.
 
     `at` is the place of the validated value within the file; empty for all of it.
     """
     first = error.errors(include_url=False, include_input=False)[0]
     loc = (at, *first["loc"]) if at else first["loc"]
     phrase = _phrase(first["type"], first.get("ctx", {}))
-    return f"{place_of(loc)} {phrase}" if loc else phrase
+    return f"{place_of(loc)} {phrase}" if loc else phrase, first["type"]
 
 
 def place_of(loc: tuple[int | str, ...]) -> str:
@@ -380,14 +381,16 @@ def decode(kind: type[T], raw: Any, *, name: str = "The data", at: str = "") -> 
         at: the place of `raw` within it.
 
     Raises:
-        SnapshotError: one sentence with the place of the first thing that is wrong.
+        SnapshotError: one sentence with the place of the first thing that is wrong; its code is
+            pydantic's name for that kind of error.
     """
     from pydantic import ValidationError
 
     try:
         return cast(T, _adapter(kind).validate_python(raw))
     except ValidationError as error:
-        raise SnapshotError(f"{name}: {first_problem(error, at)}.") from None
+        problem, kind_of_error = first_problem(error, at)
+        raise SnapshotError(f"{name}: {problem}.", code=kind_of_error) from None
 
 
 _adapters: dict[type[Any], TypeAdapter[Any]] = {}

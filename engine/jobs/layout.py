@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast, get_args
 
 import numpy as np
 
@@ -132,10 +132,10 @@ class RunDir:
 # The status of a job, computed from the journal's events.
 
 
-# Kinds of short jobs with one request.
-SingleJob: TypeAlias = Literal[
-    "evaluate", "simulate", "machine_code", "rung", "history", "invariance"
-]
+# Short jobs of one request: those of the first kinds need no backend and run beside others.
+BackgroundJob: TypeAlias = Literal["simulate", "machine_code", "rung", "history"]
+SingleJob: TypeAlias = Literal["evaluate", "invariance"] | BackgroundJob
+BACKGROUND_JOBS: tuple[BackgroundJob, ...] = get_args(BackgroundJob)
 JobKind: TypeAlias = SingleJob | Literal["sweep", "live"]
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "crashed"]
 ENDED: frozenset[str] = frozenset({"done", "failed", "cancelled", "crashed"})

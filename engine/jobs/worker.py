@@ -39,7 +39,7 @@ from engine.jobs.latency_series import (
     begin_stream,
     is_unseen,
 )
-from engine.jobs.layout import JobKind, JobStatus, RunDir
+from engine.jobs.layout import BACKGROUND_JOBS, JobKind, JobStatus, RunDir
 from engine.jobs.supervisor import JobRunner, JobType, code_stamp
 from engine.jobs.sweep_job import run_sweep_job
 from engine.kernel_figures import work_out_rung
@@ -266,12 +266,14 @@ JOB_TYPES: Mapping[JobKind, JobType[Any]] = {
     "sweep": JobType(SweepSpec, run_sweep_job, is_long=True),
     "live": JobType(EvaluationRequest, run_latency_stream, is_long=True),
 }
-# Jobs that need no backend and run in a thread beside others.
-BESIDE_TYPES: Mapping[JobKind, JobType[Any]] = {
-    "simulate": _single(_simulation),
-    "machine_code": _single(_machine_code),
-    "rung": _single(_rung),
-    "history": _single(_history),
+_BACKGROUND_WORK: Mapping[JobKind, _Work] = {
+    "simulate": _simulation,
+    "machine_code": _machine_code,
+    "rung": _rung,
+    "history": _history,
+}
+BACKGROUND_TYPES: Mapping[JobKind, JobType[Any]] = {
+    kind: _single(_BACKGROUND_WORK[kind]) for kind in BACKGROUND_JOBS
 }
 
 
@@ -347,13 +349,15 @@ def _serve_beside(
     interpreter lock. Other jobs run one by one, because two of them often need the same simulation.
     """
     can_simulate.wait()
-    runner = JobRunner(run, evaluator, BESIDE_TYPES, others=JOB_TYPES)
+    runner = JobRunner(run, evaluator, BACKGROUND_TYPES, others=JOB_TYPES)
     served: dict[threading.Thread, JobStatus] = {}
     while not is_closing.is_set():
         served = {thread: job for thread, job in served.items() if thread.is_alive()}
         begun = {job.job_id for job in served.values()}
         waiting = [
-            job for job in runner.waiting() if job.kind in BESIDE_TYPES and job.job_id not in begun
+            job
+            for job in runner.waiting()
+            if job.kind in BACKGROUND_TYPES and job.job_id not in begun
         ]
         if waiting and _may_begin(waiting[0], list(served.values()), rungs_at_once):
             thread = threading.Thread(target=runner.serve, args=(waiting[0],), daemon=True)
@@ -388,9 +392,9 @@ def main(argv: list[str], idle_check_s: float = IDLE_CHECK_S) -> int:
             beside.start()
             at_end.callback(beside.join, 1.0)  # a longer simulation ends with the process
             at_end.callback(is_closing.set)  # before that
-            runner = JobRunner(run, evaluator, JOB_TYPES, others=BESIDE_TYPES)
+            runner = JobRunner(run, evaluator, JOB_TYPES, others=BACKGROUND_TYPES)
         else:  # nothing may run beside a measurement
-            runner = JobRunner(run, evaluator, {**JOB_TYPES, **BESIDE_TYPES})
+            runner = JobRunner(run, evaluator, {**JOB_TYPES, **BACKGROUND_TYPES})
         while True:
             waiting = runner.waiting()
             if waiting:

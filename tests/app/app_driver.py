@@ -68,6 +68,16 @@ def texts(at: AppTest) -> str:
     return "\n".join(str(element.value) for kind in kinds for element in kind)
 
 
+def plain_texts(at: AppTest) -> str:
+    """Return `texts` without what escapes Markdown."""
+    return unescaped(texts(at))
+
+
+def unescaped(text: str) -> str:
+    """Return a text without the backslashes and zero-width spaces that escape Markdown."""
+    return text.replace("\\", "").replace("\u200b", "")
+
+
 def charts(at: AppTest) -> dict[str, dict[str, Any]]:
     """The figures that the page has sent to the browser, by key; Plotly finds each valid."""
     sent = {each["key"]: json.loads(each["figure"]) for each in components(at) if "figure" in each}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from words import says
 
 from app.compare.charts import MAX_ROWS, winner_map
 from app.shared.palette import LIGHT, variant_color
@@ -22,7 +23,8 @@ def frame(*rows: dict[str, object]) -> pd.DataFrame:
 def test_a_winner_says_over_whom_and_by_how_much() -> None:
     [bar] = winner_map(frame({}), LIGHT).data
     assert list(bar.x) == [1.5]
-    assert list(bar.text) == ["v01, 1.5× faster than v02"]
+    (text,) = bar.text
+    assert says(text, "times_faster", "1.5×", "v02")
     assert bar.marker.color == (variant_color(0),)
     assert "10 µs recorded" in bar.hovertext[0]
     assert "1.4× to 1.6×" in bar.hovertext[0]
@@ -30,14 +32,18 @@ def test_a_winner_says_over_whom_and_by_how_much() -> None:
 
 def test_how_it_stands_beside_sdpa_is_said() -> None:
     [bar] = winner_map(frame({"sdpa": "flash", "speedup_over_sdpa": 0.5}), LIGHT).data
-    assert list(bar.text) == ["v01, 1.5× faster than v02; 2× slower than SDPA flash"]
+    (text,) = bar.text
+    assert says(text, "times_faster", "1.5×", "v02")
+    assert says(text, "times_slower", "2×", "SDPA flash")
 
 
 def test_a_tie_is_hatched_and_named_and_a_lone_variant_says_so() -> None:
     tie = {"tied": "v02", "runner_up": "", "speedup": np.nan}
     alone = {"runner_up": "", "speedup": np.nan}
     [bar] = winner_map(frame(tie, alone), LIGHT).data
-    assert list(bar.text) == ["v01 tied with v02", "v01, the only one timed"]
+    tied, lone = bar.text
+    assert says(tied, "tied_with", "v01", "v02")
+    assert says(lone, "only_one_timed", "v01")
     assert bar.marker.pattern.shape == ("/", "")
     assert list(bar.x) == [1.0, 1.0]
 

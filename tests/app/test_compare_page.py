@@ -74,7 +74,8 @@ def test_a_regression_comes_first_with_its_interval(open_app):
     assert "95 % interval" in worse["finding"][0]
     (rows,) = tables(at, "verdict")[:1]
     assert list(rows["verdict"]) == ["SLOWER", "FASTER"]
-    assert list(rows["change"]) == ["1.3× slower (1.3 to 1.3)", "1.25× faster (1.25 to 1.25)"]
+    assert says(rows["change"][0], "times_slower", "1.3×", "(1.3 to 1.3)")
+    assert says(rows["change"][1], "times_faster", "1.25×", "(1.25 to 1.25)")
     assert set(rows["origin"]) == {"recorded"}
     assert not charts(at)  # one problem: a chart would have one bar
     at.dataframe(key="compare_rows")
@@ -125,10 +126,10 @@ def test_across_drivers_no_verdict_unless_asked_for(open_app):
     save("Old", timed(10.0))
     save("New", timed(13.0), day=2, environment={**ENVIRONMENT, "driver": "580.2"})
     at = open_app("compare")
-    assert [m.label for m in at.metric] == ["No verdict"]
+    assert not [m for m in at.metric if m.label in ("Slower", "Faster")]
     differs = tables(at, "field")[0]
     assert list(differs["field"]) == ["driver"]
-    assert list(differs["effect"]) == ["no verdict"]
+    assert says(differs["effect"], "without_verdict")
     at.toggle(key="compare_across").set_value(True).run()
     assert metric(at, "Slower") == "1"
     assert says(tables(at, "finding")[0]["finding"][0], "across_different_conditions")

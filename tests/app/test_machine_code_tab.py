@@ -88,10 +88,12 @@ def test_units_stalls_lines_and_the_listing(open_app, readings):
     readings["v01"] = Reading(CODE)
     at = open_app(tab="Machine code", gpu="L4")
     shown = texts(at)
-    assert "FMA is the limit: it is busy 91% of the time." in shown
+    assert REPORT.verdict in shown
     units, stalls = charts(at)["mc_units"], charts(at)["mc_stalls"]
-    assert units["data"][0]["text"] == ["91%, the limit", "20%"]
-    assert stalls["data"][0]["y"] == ["Short scoreboard", "Selected"]
+    limit, other = units["data"][0]["text"]
+    assert says(limit, "share_limit", "91%")
+    assert other == "20%"
+    assert stalls["data"][0]["y"] == [each.name for each in REPORT.stalls]
     assert "mc_live" in charts(at)
     assert says([b.proto.label for b in at.get("download_button")], "timeline_simulated")
     lines = next(d.value for d in at.dataframe if "warps' cycles" in d.value)
@@ -99,7 +101,7 @@ def test_units_stalls_lines_and_the_listing(open_app, readings):
     assert lines["wavefronts"].tolist() == ["128 (2.0×)"]
     assert listings(at)["listing"]["listing"]["text"] == list(LISTING.text)
     assert HOSTILE not in shown  # Markdown gets it disarmed
-    assert "It saves 2–10% (v03 does it" in shown  # as the verdict says it
+    assert says(shown, "hint_saves", "2–10%", "v03")  # as the verdict says it
     assert not at.exception
 
 
@@ -133,16 +135,13 @@ def test_an_edit_can_be_compared_with_what_was_before(open_app, readings):
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        (Reading(error="NVIDIA's disassembler nvdisasm is not installed."), "nvdisasm is not"),
-        (Reading(), "disassembling, counting, simulating"),
-    ],
+    "given", [Reading(error="NVIDIA's disassembler nvdisasm is not installed."), Reading()]
 )
-def test_what_is_not_there_says_why(open_app, readings, given, sentence):
+def test_what_is_not_there_says_why(open_app, readings, given):
     readings["v01"] = given
     at = open_app(tab="Machine code", gpu="L4")
-    assert sentence in texts(at)
+    assert given.error in texts(at)
+    assert says(texts(at), "reading_machine_code") == (not given.error)
     assert not listings(at)
     assert not at.exception
 
@@ -160,6 +159,7 @@ def test_a_kernel_is_read_by_a_job_and_times_of_other_residencies_follow(open_ap
     assert trace["otherData"]["origin"] == "simulated"
     assert {"stall", "fma"} <= {event.get("cat") for event in trace["traceEvents"]}
     tile = next(m.value for m in at.metric if m.label == "Latency")
-    assert f"**{tile}** :gray[predicted by machine code, 90 % interval" in texts(at)
+    assert f"**{tile}** :gray[" in texts(at)
+    assert says(texts(at), "predicted_interval", "by machine code")
     at = open_app(tab="Occupancy", gpu="L4", S="64")
     assert "residencies" in charts(at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app_driver import badge, charts, metric, texts, until
+from words import says
 
 from engine.sessions.store import default_store
 
@@ -17,8 +18,8 @@ def test_run_save_and_open_again(open_app):
     at.text_input(key="save_title").set_value("First <b>save</b> ![x](http://evil)").run()
     at.button(key="save").click().run()
     assert not at.exception
-    assert "Saved as" in texts(at)
-    assert "Saved as" in texts(at.run())  # as when a prediction arrives
+    assert says(texts(at), "saved_as")
+    assert says(texts(at.run()), "saved_as")  # as when a prediction arrives
     (info,) = [i for i in default_store().list() if not i.shipped]
 
     # A reload finds the result again: the journal remembers, not the browser.

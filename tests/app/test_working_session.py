@@ -90,11 +90,11 @@ def test_the_target_is_judged_and_a_note_is_kept(open_app, jobs):  # noqa: F811
     assert "Met" in texts(at)
     hypothesis = next(t for t in at.text_area if t.key.startswith("working_hypothesis."))
     hypothesis.set_value("Splits halve the time.").run()
-    assert "Hypothesis: Splits halve the time." in texts(at)
-    assert "Confirmed. Met: 2.5×" in texts(at)
+    assert says(texts(at), "hypothesis_line", "Splits halve the time.")
+    assert says(texts(at), "goal_met", "Confirmed", "2.5×")
     at.number_input(key="target_value").set_value(3.0).run()
     at.button(key="target_set").click().run()
-    assert "Refuted. Missed by" in texts(at)
+    assert says(texts(at), "missed_by", "Refuted")
     note = next(t for t in at.text_input if t.key.startswith("working_note."))
     note.set_value("wider tiles spill").run()
     assert not at.exception
@@ -110,7 +110,7 @@ def test_saving_keeps_the_whole_session(open_app, jobs):  # noqa: F811
     title.set_value("Splits at S=128").run()
     at.button(key="working_save").click().run()
     assert not at.exception
-    assert "Saved as" in texts(at)
+    assert says(texts(at), "saved_as")
     [info] = store_module.default_store().list()
     assert info.title == "Splits at S=128"
     assert not only_session().is_unsaved
@@ -155,5 +155,5 @@ def test_phases_decision_and_cost_are_kept_and_shown(open_app):
     assert session.phases[0].target is not None
     assert session.spent is not None
     assert session.spent.gpu_hours == 2.0
-    assert "Decision: kept. Twice as fast." in texts(at)
+    assert says(texts(at), "decision_line", "kept", "Twice as fast.")
     assert "GPU-hours 2 h" in texts(at)

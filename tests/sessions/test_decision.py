@@ -49,7 +49,7 @@ def test_a_working_session_keeps_them_and_its_snapshot_leads_with_them() -> None
     first, phases, *_ = session_tables(snapshot)
     told = dict(first.texts)
     assert first.title == "Summary"
-    assert told["decision"] == "kept: It is twice as fast."
+    assert told["decision"] == f"{KEPT.outcome}: {KEPT.why}"
     assert told["GPU-hours"] == "2 h"
     assert says(told["cost"], "at_the_list")
     assert "left" in told["budget"]
@@ -72,7 +72,7 @@ def test_costs_are_summed_over_sessions_and_a_session_counts_once() -> None:
     assert len(table.rows) == 2
     last = dict(zip(table.columns, table.rows[-1], strict=True))
     assert last["hours so far"] == 5.0
-    assert last["decision"] == "kept: It is twice as fast."
+    assert last["decision"] == f"{KEPT.outcome}: {KEPT.why}"
 
 
 def test_the_command_line_decides_and_sums(
@@ -114,7 +114,7 @@ def test_a_session_ends_by_its_numbers_and_overspending_is_flagged() -> None:
     assert states == {None: "open", 60.0: "confirmed", 20.0: "refuted"}
     store.save(snapshot)
     table = spent_table(store.list(), store.open)
-    assert "Splits (US$ 3.60 of 2.00)" in table.remark
+    assert says(table.remark, "over_its_budget", "Splits", "3.60", "2.00")
     (row,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
     assert (row["over its budget"], row["hypothesis"]) == ("yes", "refuted")
     assert row["gain"].startswith("2× ")  # half of the time went: 25 % an hour

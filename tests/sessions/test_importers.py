@@ -58,7 +58,7 @@ def test_the_l4_study() -> None:
     ]
     assert evaluations[5].baselines == ()
     assert snapshot.notes.startswith("Measured on an NVIDIA L4 (sm_89, 58 SMs)")
-    assert "Imported from l4_fa1_baseline.csv" in snapshot.provenance
+    assert says(snapshot.provenance, "imported_from", "l4_fa1_baseline.csv")
     assert snapshot.target is not None
     status = goal_status(snapshot.target, evaluations)
     assert status.state == "met"

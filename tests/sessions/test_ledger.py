@@ -102,7 +102,7 @@ def test_the_command_line_and_the_pipeline(capsys: pytest.CaptureFixture[str]) -
     assert main(argv) == 0
     made = json.loads(capsys.readouterr().out)
     assert main(["predictions"]) == 0
-    assert "1 prediction waits for a time" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "prediction_waits", "1")
     (prediction,) = predictions()
     measured = replace(
         evaluation(latency=latency(prediction.latency.median_us)),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from words import raises
 
 from engine.attention.evaluation import Evaluation
 from engine.attention.problem import Problem
@@ -69,17 +70,21 @@ def test_a_last_line_that_was_cut_off_costs_only_itself(
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "code", "place"),
     [
-        ([{"kind": "start"}], "without a single evaluation"),
-        ([{"kind": "start"}, {"kind": "evaluation", "evaluation": {"status": "FINE"}}], "line 2"),
-        ([{"kind": "start"}, [1], {"kind": "edit"}], "line 2"),
-        ([{"kind": "start"}, "{", {"kind": "edit"}], "line 2"),
-        ([{"event": "sweep"}, {"event": "evaluation", "result": None}], "line 2"),
+        ([{"kind": "start"}], "journal_empty", ""),
+        (
+            [{"kind": "start"}, {"kind": "evaluation", "evaluation": {"status": "FINE"}}],
+            "enum",
+            "line 2",
+        ),
+        ([{"kind": "start"}, [1], {"kind": "edit"}], "journal_line_form", "line 2"),
+        ([{"kind": "start"}, "{", {"kind": "edit"}], "snapshot_no_json", "line 2"),
+        ([{"event": "sweep"}, {"event": "evaluation", "result": None}], "dataclass_type", "line 2"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_line(lines: list[Any], says: str) -> None:
+def test_what_is_wrong_is_named_by_its_line(lines: list[Any], code: str, place: str) -> None:
     text = "\n".join(x if isinstance(x, str) else json.dumps(x) for x in lines)
-    with pytest.raises(SnapshotError, match=says) as refused:
+    with raises(SnapshotError, code, place) as refused:
         import_measurements(text.encode(), name="j.jsonl")
     assert "\n" not in str(refused.value)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sessions_data import evaluation_maker, make_latency
-from words import says
+from words import raises, says
 
 from engine.attention.evaluation import BaselineTiming, Evaluation
 from engine.attention.problem import Problem
@@ -127,39 +127,57 @@ def broken(path: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "code", "place"),
     [
-        ("latency.median_us", "12", "latency.median_us must be a number"),
-        ("latency.median_us", float("nan"), "latency.median_us must be a finite number"),
-        ("latency.samples_us.3", float("inf"), "latency.samples_us[3] must be a finite number"),
-        ("latency.low_us", 99.0, "latency is wrong: latency needs 0 < low ≤ median ≤ high"),
-        ("latency.origin", "guessed", "latency.origin must be one of 'measured'"),
-        ("baselines.0.name", KeyError, "baselines[0].name is missing"),
-        ("surprise", 1, "surprise is a field this version does not know"),
-        ("<b>surprise</b>", 1, "? is a field this version does not know"),
-        ("problem.seqlen", 0, "problem is wrong: seqlen must be at least 1, not 0"),
-        ("problem.seqlen", True, "problem.seqlen must be a whole number"),
-        ("problem.causal", 1, "problem.causal must be true or false"),
-        ("passes", {}, "passes must be a list"),
-        ("passes.1.resources.registers_per_thread", -1, "must be at least 0"),
-        ("status", "PERFECT", "status must be one of"),
-        ("correctness.passed", False, "no timing is stored for an incorrect result"),
-        ("correctness", None, "PASSED needs a correctness verdict"),
-        ("config.x y", 1, "config"),
-        ("log", "\x1b[2J", "log has characters or a form that are not allowed there"),
-        ("notes.0", "x" * 3_000, "notes[0] must have at most 2,000 characters"),
-        ("when", "2026-02-31T00:00:00Z", "when is wrong"),
-        ("when", "yesterday", "when has characters or a form"),
-        ("passes.1.occupancy.ctas", 10**400, "occupancy.ctas must be at most"),
-        ("latency", KeyError, "latency is missing"),
-        ("passes.0.occupancy", KeyError, "occupancy is missing"),
+        ("latency.median_us", "12", "float_type", "latency.median_us "),
+        ("latency.median_us", float("nan"), "finite_number", "latency.median_us "),
+        ("latency.samples_us.3", float("inf"), "finite_number", "latency.samples_us[3] "),
+        ("latency.origin", "guessed", "literal_error", "latency.origin "),
+        ("baselines.0.name", KeyError, "missing", "baselines[0].name "),
+        ("surprise", 1, "unexpected_keyword_argument", "surprise "),
+        ("<b>surprise</b>", 1, "unexpected_keyword_argument", "? "),
+        ("problem.seqlen", True, "int_type", "problem.seqlen "),
+        ("problem.causal", 1, "bool_type", "problem.causal "),
+        ("passes", {}, "tuple_type", "passes "),
+        ("passes.1.resources.registers_per_thread", -1, "greater_than_equal", ""),
+        ("status", "PERFECT", "enum", "status "),
+        ("config.x y", 1, "string_pattern_mismatch", "config"),
+        ("log", "\x1b[2J", "string_pattern_mismatch", "log "),
+        ("notes.0", "x" * 3_000, "string_too_long", "notes[0] "),
+        ("when", "2026-02-31T00:00:00Z", "value_error", "when "),
+        ("when", "yesterday", "string_pattern_mismatch", "when "),
+        ("passes.1.occupancy.ctas", 10**400, "less_than_equal", "occupancy.ctas "),
+        ("latency", KeyError, "missing", "latency "),
+        ("passes.0.occupancy", KeyError, "missing", "occupancy "),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(path: str, value: Any, said: str) -> None:
-    with pytest.raises(SnapshotError) as caught:
+def test_what_is_wrong_is_named_with_its_place(
+    path: str, value: Any, code: str, place: str
+) -> None:
+    with raises(SnapshotError, code, place) as caught:
         decode(Evaluation, broken(path, value), name="e.json")
-    sentence = str(caught.value)
-    assert said in sentence
+    is_one_short_line(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "name", "facts"),
+    [
+        ("latency.low_us", 99.0, "latency_order", ("latency", "99.0")),
+        ("problem.seqlen", 0, "size_too_small", ("problem", "seqlen", "0")),
+        ("correctness.passed", False, "timing_of_incorrect", ()),
+        ("correctness", None, "passed_unchecked", ()),
+    ],
+)
+def test_fields_that_disagree_are_named(
+    path: str, value: Any, name: str, facts: tuple[str, ...]
+) -> None:
+    with raises(SnapshotError, "value_error") as caught:
+        decode(Evaluation, broken(path, value), name="e.json")
+    assert says(str(caught.value), name, *facts)
+    is_one_short_line(str(caught.value))
+
+
+def is_one_short_line(sentence: str) -> None:
     assert sentence.startswith("e.json: ")
     assert "\n" not in sentence
     assert len(sentence) < 400
@@ -167,5 +185,6 @@ def test_what_is_wrong_is_named_with_its_place(path: str, value: Any, said: str)
 
 @pytest.mark.parametrize("raw", [None, [], 3, "text", True, {}])
 def test_what_is_no_evaluation_at_all(raw: Any) -> None:
-    with pytest.raises(SnapshotError, match=r"^the evaluation: "):
+    code = "missing" if isinstance(raw, dict) else "dataclass_type"
+    with raises(SnapshotError, code, "the evaluation: "):
         decode(Evaluation, raw, name="the evaluation")

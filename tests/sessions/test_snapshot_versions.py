@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from importing import imported, refused
 from sessions_data import evaluation_maker, snapshot_maker
-from words import raises
+from words import raises, says
 
 from engine.attention.problem import Problem
 from engine.base.errors import SnapshotError
@@ -145,17 +145,24 @@ def test_a_summary_of_a_version_to_come_is_not_read() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("seqlen_kv", 1, "seqlen_kv is left out where it equals seqlen"),
-        ("seqlen_kv", 0, "seqlen_kv must be at least 1"),
-        ("seqlen_kv", "4096", "must be a whole number"),
-        ("num_heads_kv", 32, "num_heads_kv is left out where it equals num_heads"),
-        ("num_heads_kv", 5, "must be a multiple of num_heads_kv"),
+        ("seqlen_kv", 1, "equal_left_out"),
+        ("seqlen_kv", 0, "size_too_small"),
+        ("num_heads_kv", 32, "equal_left_out"),
+        ("num_heads_kv", 5, "heads_not_shared"),
     ],
 )
 def test_one_problem_has_one_form_in_a_file(name: str, value: Any, said: str) -> None:
     raw = json.loads(dumps(decoding(), compress=False))
     raw["problems"][0][name] = value
-    with pytest.raises(SnapshotError, match=said):
+    with raises(SnapshotError, "value_error", "problems[0]") as refused:
+        loads(json.dumps(raw).encode(), name="x.json")
+    assert says(str(refused.value), said, name)
+
+
+def test_a_length_of_keys_is_a_number_in_a_file() -> None:
+    raw = json.loads(dumps(decoding(), compress=False))
+    raw["problems"][0]["seqlen_kv"] = "4096"
+    with raises(SnapshotError, "int_type", "problems[0].seqlen_kv "):
         loads(json.dumps(raw).encode(), name="x.json")
 
 

@@ -15,9 +15,8 @@ HOTTEST = 10
 
 def shares(items: Iterable[Share]) -> pd.DataFrame:
     """`name`, `percent`, `binds`."""
-    return pd.DataFrame(
-        [(s.name, 100 * s.share, s.binds) for s in items], columns=["name", "percent", "binds"]
-    )
+    rows = [(s.name, 100 * s.share, s.binds) for s in items]
+    return Table("Shares", ("name", "percent", "binds"), tuple(rows)).frame(dashes=False)
 
 
 def hottest(lines: Sequence[HotLine], source: str, source_name: str) -> pd.DataFrame:
@@ -73,9 +72,9 @@ def count_pairs(pairs: Iterable[CountPair], names: tuple[str, str]) -> pd.DataFr
 def live(report: PassReport) -> pd.DataFrame:
     """`instruction` (its number), `live`, `text`."""
     listing = report.listing
-    return pd.DataFrame(
-        {"instruction": range(len(listing.live)), "live": listing.live, "text": listing.text}
-    )
+    rows = zip(range(len(listing.live)), listing.live, listing.text, strict=True)
+    columns = ("instruction", "live", "text")
+    return Table("Live registers", columns, tuple(rows)).frame(dashes=False)
 
 
 def loops(report: PassReport) -> list[tuple[int, int]]:

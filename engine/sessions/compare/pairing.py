@@ -354,9 +354,9 @@ def parse_pick(text: str, sessions: Sequence[str]) -> Pick:
         try:
             config[name] = int(value)
         except ValueError:
-            raise InvalidProblem(f"{_PICK}, not {text!r}.") from None
+            raise InvalidProblem(f"{_PICK}, not {text!r}.", code="pick_form") from None
     if not variant or "" in config:
-        raise InvalidProblem(f"{_PICK}, not {text!r}.")
+        raise InvalidProblem(f"{_PICK}, not {text!r}.", code="pick_form")
     return Pick(variant, config, session)
 
 
