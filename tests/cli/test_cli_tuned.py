@@ -31,7 +31,7 @@ def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert "v05" in out
     assert "v02" not in out
     assert main(["tuned", "v01"]) == 0
-    assert "No tuned config like that" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "no_tuned_config")
 
 
 def test_forgetting(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,28 +52,25 @@ def test_a_preset_decodes_and_can_be_changed(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "name", "facts"),
     [
-        (
-            ["--causal", "--seqlen", "400"],
-            "A causal mask ends at the last key, so that the first 100",
-        ),
-        (["--seqlen-kv", "0"], "seqlen_kv must be at least 1"),
+        (["--causal", "--seqlen", "400"], "causal_without_keys", ("100",)),
+        (["--seqlen-kv", "0"], "size_too_small", ("seqlen_kv", "0")),
     ],
 )
 def test_what_cannot_be_is_one_sentence(
-    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    options: list[str], name: str, facts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["evaluate", "v05", *DECODE, *options]) != 0
     captured = capsys.readouterr()
-    assert said in captured.err
+    assert says(captured.err, name, *facts)
     assert len(captured.err.strip().splitlines()) == 1
 
 
 def test_v12_says_how_many_keys_it_holds(capsys: pytest.CaptureFixture[str]) -> None:
     out = run_json(capsys, "evaluate", "v12", *DECODE, "--backend", "cpu", "--json")[1]
     assert out["status"] == "SKIPPED"
-    assert "all keys of a head in one CTA, here 128, and there are 300" in out["reason"]
+    assert says(out["reason"], "one_shot_keys", "128", "300")
 
 
 def test_recommend_batch_counts_the_memory_of_the_cache(
