@@ -1,4 +1,4 @@
-"""Work in a process with limits: its crash, its greed and its end are one sentence here."""
+"""Work in a process with limits: a crash, too much memory and a timeout are one-sentence errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as a script sees it: one JSON object, exit codes, one-sentence errors."""
+"""The command line: JSON output, exit codes, one-sentence errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_coverage_by_line(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert says(out, "lines_device_code")
     assert "v01_fa1_baseline.cu" in out
-    assert says(out, "not_executed_so")  # the other dtype's branch of element.cuh
+    assert says(out, "not_executed_so")  # the branch of element.cuh for the other dtype
     code, encoded = run_json(capsys, *shape, "--check", "--json")
     assert code == 0
     assert encoded["line_coverage"][0]["file"] == "v01_fa1_baseline.cu"
@@ -62,7 +62,7 @@ def test_coverage_by_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_cache_folder_that_cannot_be_made_is_said_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not after a minute of builds that it cannot keep."""
+    """It is an error before the builds, which could not be stored."""
     (tmp_path / "file").write_text("")
     for folder, why in (("file", "not a folder"), ("file/cache", "Not a directory")):
         monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path / folder))
@@ -74,7 +74,7 @@ def test_a_cache_folder_that_cannot_be_written_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
+    monkeypatch.setattr("os.access", lambda *_: False)  # as root can write everywhere
     assert main(["devices"]) == 0
     assert says(capsys.readouterr().err, "compiled_kept_nowhere", str(tmp_path))
 
@@ -273,7 +273,7 @@ def test_an_option_out_of_range_is_named(
     assert main(argv.split()) == 2
     error = capsys.readouterr().err
     assert says(error, name, *facts)
-    assert error.count("\n") == 1  # no usage before it
+    assert error.count("\n") == 1  # no usage text before it
 
 
 @pytest.mark.parametrize(
@@ -435,17 +435,17 @@ def test_variants_and_devices(capsys: pytest.CaptureFixture[str]) -> None:
         assert main(argv) == 0
         shown = capsys.readouterr().out
         assert "L4" in shown or argv == ["variants"]
-        assert "('" not in shown  # no value as Python writes it
+        assert "('" not in shown  # no Python repr of a value
 
 
 def test_every_command_of_the_page_has_what_it_names() -> None:
-    """Its module, the function that runs it, and the types and choices of its options."""
+    """Module, function, and the types and choices of options named in commands.toml exist."""
     commands = parser().parse_args(["sessions", "decide", "one.json", "--hours", "2"])
     assert (commands.hours, commands.run.__name__) == (2.0, "run_decide")
 
 
 def test_a_command_takes_the_options_that_the_page_gives_it() -> None:
-    """No option that its function does not read, and none that it reads in vain."""
+    """The options in commands.toml are the parameters of the function, all of which it reads."""
     seen = 0
     waiting: list[argparse.ArgumentParser] = list(parser().commands.values())
     while waiting:
@@ -470,5 +470,5 @@ def test_help_lists_every_command_and_imports_none() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
     assert "recommend-batch" in listed
-    # Nothing that runs a command: what parses the line, and what prints.
+    # No module that runs a command: only those that parse the command line and print.
     assert listed.splitlines()[-1] == "['engine.cli.command_line', 'engine.cli.output']"

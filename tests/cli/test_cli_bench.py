@@ -1,4 +1,4 @@
-"""`bench` without a GPU, its options, and the file that it writes."""
+"""`bench`: without a GPU, its options, and the file it writes."""
 
 from __future__ import annotations
 

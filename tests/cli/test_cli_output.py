@@ -1,4 +1,4 @@
-"""Where the command line writes: full disks, and commands that would do more than was asked."""
+"""Output of the command line: full disks, terminals, and sweeps too large to start unasked."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _ESCAPES = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[IO[str], Callable[[], str]]]:
-    """A terminal as a stream, and what was written to it."""
+    """Yield a terminal as a stream, and a function that returns what was written to it."""
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as stream:
 
@@ -112,7 +112,7 @@ def test_a_sweep_has_a_bar_on_a_terminal_alone(
     shown = written()
     assert "━━━━" in _ESCAPES.sub("", shown)
     assert line[:20] in shown
-    assert "\x1b[2K" in shown  # it is drawn again in its place
+    assert "\x1b[2K" in shown  # the line is redrawn in place
 
 
 @pytest.mark.parametrize("columns", [70, 100])

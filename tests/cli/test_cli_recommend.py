@@ -1,4 +1,4 @@
-"""`recommend-batch` in words: quality first, own prices and traffic, waiting, bad input."""
+"""`recommend-batch` as text: calibration quality, prices, traffic, waiting, bad input."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_one_kernel_and_batch_for_a_mix(capsys: pytest.CaptureFixture[str], tmp_
     found = json.loads(capsys.readouterr().out)
     assert {k["kernel"].split("num_splits=")[1] for k in found["kernels"]} >= {"1", "4"}
     assert [p["line"]["problem"]["seqlen"] for p in found["problems"]] == [32, 64]
-    # What the lines take adds up, and no other kernel takes less at this batch.
+    # The lines add up to the total, and no other kernel needs fewer hours at this batch.
     hours = sum(p["gpu_hours_per_day"] for p in found["problems"])
     assert hours == pytest.approx(found["hours"])
     assert found["usd_per_day"] == pytest.approx(2 * hours)

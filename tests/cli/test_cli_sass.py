@@ -1,4 +1,4 @@
-"""`sass`: counts and simulated times of variants, sources and cubins; mistakes in one sentence."""
+"""`sass`: counts and simulated times of variants, sources and cubins; one-sentence errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_template_with_a_structure_is_counted_and_timed(
     assert result["arch"] == "sm_80"
     assert result["passes"][0]["counted"]["scalar_math"] >= warps * turns * 16
     assert result["instructions"]["sync"] >= warps * turns * 2
-    # Two rows of 16 floats are four sectors, and a warp moves three such.
+    # Two rows of 16 floats are four sectors: a warp reads A and B in every turn, and writes C.
     assert result["global"]["sectors"] == warps * (2 * turns + 1) * 4
     assert result["global"]["ideal_sectors"] == result["global"]["sectors"]
     assert result["shared"]["wavefronts"] >= result["shared"]["ideal_wavefronts"] > 0
@@ -128,7 +128,7 @@ def test_a_kernel_may_be_described_beside_its_source(
 def test_a_kernel_may_describe_itself(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It need not be one of the own kernels for that, with a GPU for which configs are tuned."""
+    """A .cu file with a description needs no registration, also if its GPU has tuned configs."""
     monkeypatch.setenv("ATTUNE_KERNELS", "")
     kernel = tmp_path / "mine.cu"
     ladder = find_variant("v01").source
@@ -144,7 +144,7 @@ def test_a_kernel_may_describe_itself(
 def test_a_vector_may_reach_past_what_was_asked_for_within_the_unit_that_is_allocated(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its second pass has 8 bytes of shared memory and reads them by LDS.128."""
+    """A pass with 8 bytes of shared memory may read them by LDS.128 (allocation granularity)."""
     monkeypatch.setenv("ATTUNE_KERNELS", "")
     kernel = Path(__file__).parents[1] / "own_kernels" / "kernels" / "flash_split.cu"
     result = printed(capfd, str(kernel), "-S", "128", "--gpu", "A100")
@@ -260,8 +260,7 @@ def test_what_is_no_cubin_says_how_to_get_one(
 
 @pytest.mark.slow
 def test_a_damaged_cubin_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """One that claims a stack of 2 GiB, and functions whose names act on a terminal or end a line
-    of it."""
+    """Cubins with a stack of 2 GiB, or with control characters in function names, are refused."""
     source = tmp_path / "k.cu"
     source.write_text('extern "C" __global__ void plain_name(float* x) { x[threadIdx.x] = 1; }')
     whole = compile_kernel(source, (), "sm_89", ()).cubin
@@ -288,7 +287,7 @@ def test_a_damaged_cubin_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFi
 def test_without_nvdisasm_one_sentence_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # No listing that another test or run has left.
+    # Ignore listings cached by other tests.
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("engine.machine_code.analysis._programs", {})
     monkeypatch.setattr(nvdisasm, "_WHEELS", ())
@@ -311,8 +310,8 @@ def test_without_nvdisasm_one_sentence_says_how_to_get_it(
 def test_turns_that_nobody_takes_any_more_hold_no_warp_up(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """v17's last arrivals at a named barrier have no partner: others of the CTA have left by then,
-    and the warps that still wait must not be let go one by one."""
+    """v17's last arrivals at a named barrier have no partner, since the other warps have exited;
+    the warps that still wait are not released one by one."""
     argv = ["sass", "v17", "--gpu", "H200", "-S", "2048", "-H", "32", "-D", "128", "--json"]
     assert main(argv) == 0
     assert json.loads(capfd.readouterr().out)["latency"]["median_us"] > 0

@@ -1,4 +1,4 @@
-"""`sass`: clocks, compile flags, the timeline, and what `--json` says of DRAM."""
+"""`sass`: clocks, compile flags, the timeline, and DRAM bytes in `--json`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_time_says_its_clock_and_what_binds_it(
     file = tmp_path / "trace.json"
     boost = printed(capfd, source, *ON_L4, "--timeline", str(file))
     assert (boost["clock_mhz"], boost["clock"]) == (2040, "boost")
-    assert boost["dram_bytes"] == boost["dram_us"] == 0  # L2 holds it
+    assert boost["dram_bytes"] == boost["dram_us"] == 0  # the data fit in L2
     assert boost["bound"]
     assert says(boost["passes"][0]["notes"][-1], "times_at_clock", "boost clock", "2,040 MHz")
     half = printed(capfd, source, *ON_L4, "--clock", "1020")
@@ -65,7 +65,7 @@ def test_a_time_says_its_clock_and_what_binds_it(
     trace = json.loads(file.read_text())
     slices = [e for e in trace["traceEvents"] if e["ph"] == "X"]
     ctas = {e["pid"] for e in slices if e.get("cat") == "stall"}
-    assert len(ctas) == 4  # that an SM works through
+    assert len(ctas) == 4  # of one SM
     for cta in ctas:
         warp = sorted((e["ts"], e["dur"]) for e in slices if e["pid"] == cta and e["tid"] == 1)
         assert all(a + d <= b + 1e-9 for (a, d), (b, _) in pairwise(warp))
@@ -85,7 +85,7 @@ def test_two_launches_stand_in_one_trace(
     alone = printed(capfd, source, *ON_L4, "--timeline", str(file))
     first = json.loads(file.read_text())["traceEvents"]
     both = printed(capfd, source, *ON_L4, "--timeline", str(file), "--against", str(slow))
-    assert both["latency"] == alone["latency"]  # what is printed is of the first
+    assert both["latency"] == alone["latency"]  # printed figures are of the first launch
     trace = json.loads(file.read_text())
     slices = [e for e in trace["traceEvents"] if e["ph"] == "X"]
     assert [e for e in slices if e["pid"] < 10_000_000] == [e for e in first if e["ph"] == "X"]
@@ -172,7 +172,7 @@ def test_headers_of_cuda_are_told_from_a_kernels_own(tmp_path: Path) -> None:
 
 
 def test_a_barrier_of_libcu_compiles_where_its_folder_is_named(tmp_path: Path) -> None:
-    """Beside the toolkit's own folder, whose cuda.h is larger than a kernel's source may be."""
+    """Headers of the toolkit are not limited in size like a kernel's source (cuda.h is larger)."""
     cupy = pytest.importorskip("cupy")
     source = tmp_path / "barrier.cu"
     source.write_text(

@@ -1,4 +1,4 @@
-"""`attune sweep` as a script sees it."""
+"""The command `attune sweep`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[
 def test_the_whole_pipeline_over_a_small_space(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Really compiled for the L4 and really executed on the CPU."""
+    """A sweep that compiles for the L4 and executes on the CPU."""
     journal = tmp_path / "sweep.jsonl"
     code, out = run_json(
         capsys, *SMALL_SWEEP, "--backend", "cpu", "--journal", str(journal), "--keep"
@@ -85,8 +85,7 @@ def test_the_whole_pipeline_over_a_small_space(
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> list[EvaluationRequest]:
-    """Evaluations without compiler, kernel and simulation: num_splits=4 is INCORRECT, none has a
-    time."""
+    """Replace evaluations by made-up ones without a time, of which num_splits=4 is INCORRECT."""
     asked: list[EvaluationRequest] = []
 
     def evaluate(_: Evaluator, request: EvaluationRequest, **__: bool) -> EvaluationOutcome:
@@ -181,7 +180,7 @@ def test_a_dry_run_counts_estimates_and_runs_nothing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Made-up evaluations take no time, and their sweeps leave that speed in the shared cache.
+    # Made-up evaluations take no time, and sweeps store their speed in the shared cache.
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     argv = ["v01", "v02", "--head-dim", "4,64", "--gpu", "L4", "--dry-run"]
     code, plan = run_json(capsys, *argv, "--journal", str(tmp_path / "s.jsonl"))

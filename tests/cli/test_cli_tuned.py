@@ -1,4 +1,4 @@
-"""`attune tuned`, and what `evaluate` says about a config."""
+"""The command `attune tuned`, and the origin of a config in `evaluate`."""
 
 from __future__ import annotations
 

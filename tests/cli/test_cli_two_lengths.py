@@ -1,4 +1,4 @@
-"""`--seqlen-kv` on every command that takes `--seqlen`."""
+"""`--seqlen-kv` in every command that takes `--seqlen`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_recommend_batch_counts_the_memory_of_the_cache(
     first = out["curve"][0]
     cache_bytes = 2 * 32 * 16_384 * 128 * 2
     assert cache_bytes < first["device_bytes"] < 1.01 * cache_bytes
-    # 256 MiB a sequence: not a hundred of them fit in 24 GB.
+    # 256 MiB a sequence, so fewer than 100 fit in 24 GB.
     assert any(says(note, "do_fit_memory", "L4") for note in out["notes"])
     assert len(out["curve"]) < 100
     assert first["queries"] == 32
