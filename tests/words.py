@@ -55,8 +55,10 @@ def says(text: str | Iterable[str], name: str, *facts: str) -> bool:
     if not isinstance(text, str):
         return any(says(each, name, *facts) for each in text)
     flat = " ".join(text.split())
-    parts = map(re.escape, " ".join(_on_file()[name].split()).split("{…}"))
-    return re.search(".*?".join(parts), flat) is not None and all(_has(flat, f) for f in facts)
+    pattern = ".*?".join(map(re.escape, " ".join(_on_file()[name].split()).split("{…}")))
+    if pattern[:1].islower():  # a sentence may begin with these words
+        pattern = f"[{pattern[0]}{pattern[0].upper()}]{pattern[1:]}"
+    return re.search(pattern, flat) is not None and all(_has(flat, f) for f in facts)
 
 
 def _has(text: str, fact: str) -> bool:

@@ -128,13 +128,18 @@ class Problem(Stored):
                 )
         for name in ("causal", "alibi", "sinks", "lse"):
             if not isinstance(value := getattr(self, name), bool):
-                raise InvalidProblem(f"{name} must be true or false, not {value!r}.")
+                raise InvalidProblem(
+                    f"{name} must be true or false, not {value!r}.", code="flag_not_boolean"
+                )
         choices = {"dtype": get_args(Dtype), "direction": get_args(Direction)}
         if self.kv_dtype is not None:
             choices["kv_dtype"] = get_args(KvDtype)
         for name, known in choices.items():
             if (value := getattr(self, name)) not in known:
-                raise InvalidProblem(f"{name} must be one of {', '.join(known)}, not {value!r}.")
+                raise InvalidProblem(
+                    f"{name} must be one of {', '.join(known)}, not {value!r}.",
+                    code="choice_unknown",
+                )
         if self.softcap is not None:
             object.__setattr__(self, "softcap", _checked_softcap(self.softcap))
         if self.seqlen_kv == self.seqlen:

@@ -96,7 +96,9 @@ def read_table(path: str | Path) -> str:
         with files.as_sentence(f"{path} cannot be read", "name another file", named=True):
             text = files.read(path, 4 * MAX_CHARS + 1).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InvalidProblem(f"{path} is not UTF-8 text: save it as CSV.") from None
+        raise InvalidProblem(
+            f"{path} is not UTF-8 text: save it as CSV.", code="csv_not_utf8"
+        ) from None
     return text
 
 
@@ -110,16 +112,22 @@ def parse_measurements(text: str, name: str = "the CSV") -> tuple[Measurement, .
         InvalidProblem: wrong columns, units or values, with the line and the column.
     """
     if len(text) > MAX_CHARS:
-        raise InvalidProblem(f"{name} is longer than {MAX_CHARS:,} characters.")
+        raise InvalidProblem(
+            f"{name} is longer than {MAX_CHARS:,} characters.", code="csv_too_long"
+        )
     table = read_csv(text, name)
     _check_columns(table, name)
     points = []
     for line, row in table.rows:
         points.append(ProblemRow(name, line, row).measurement())
         if len(points) > MAX_ROWS:
-            raise InvalidProblem(f"{name} has more than {MAX_ROWS:,} rows.")
+            raise InvalidProblem(
+                f"{name} has more than {MAX_ROWS:,} rows.", code="csv_too_many_rows"
+            )
     if not points:
-        raise InvalidProblem(f"{name} has a header and no rows: add measured points.")
+        raise InvalidProblem(
+            f"{name} has a header and no rows: add measured points.", code="csv_no_rows"
+        )
     return tuple(points)
 
 
@@ -127,21 +135,27 @@ def _check_columns(table: CsvTable, name: str) -> None:
     columns, line = table.columns, table.header_line
     wanted = ", ".join(REQUIRED)
     if not columns:
-        raise InvalidProblem(f"{name} is empty: it needs a header with the columns {wanted}.")
+        raise InvalidProblem(
+            f"{name} is empty: it needs a header with the columns {wanted}.", code="csv_empty"
+        )
     if len(columns) == 1 and ";" in columns[0]:
-        raise InvalidProblem(f"{name}, line {line} is separated by semicolons: use commas.")
+        raise InvalidProblem(
+            f"{name}, line {line} is separated by semicolons: use commas.", code="csv_semicolons"
+        )
     missing = [c for c in REQUIRED if c not in columns]
     if "kernel_ms" in missing:
         other = next((c for c in columns if c.startswith(("kernel_", "time"))), None)
         if other is not None:
             raise InvalidProblem(
                 f"{name}, line {line} has the column {other!r}: times belong into the column "
-                f"kernel_ms, in milliseconds."
+                f"kernel_ms, in milliseconds.",
+                code="csv_time_column",
             )
     if missing:
         raise InvalidProblem(
             f"{name}, line {line} lacks the column {missing[0]!r}: it needs {wanted}, and may have "
-            f"{', '.join(OPTIONAL)}."
+            f"{', '.join(OPTIONAL)}.",
+            code="csv_column_missing",
         )
 
 
@@ -173,35 +187,41 @@ class ProblemRow:
                 shape[name] = self._whole(name)
         if causal := self.cells.get("causal"):
             if causal.lower() not in _BOOLEANS:
-                raise self._wrong("causal", "is neither true nor false")
+                raise self._wrong("causal", "is neither true nor false", code="csv_not_boolean")
             shape["causal"] = _BOOLEANS[causal.lower()]
         if dtype := self.cells.get("dtype"):
             shape["dtype"] = DTYPES.get(dtype, dtype)
         try:
             return Problem(**shape)
         except InvalidProblem as error:
-            raise InvalidProblem(f"{self.name}, line {self.line}: {error}") from None
+            raise InvalidProblem(
+                f"{self.name}, line {self.line}: {error}", code=error.code
+            ) from None
 
     def positive(self, column: str) -> float:
         """Return a finite number above 0."""
         try:
             value = float(self.cells[column])
         except ValueError:
-            raise self._wrong(column, "is not a number") from None
+            raise self._wrong(column, "is not a number", code="csv_not_number") from None
         if not (math.isfinite(value) and value > 0):
-            raise self._wrong(column, "is not a number above 0")
+            raise self._wrong(column, "is not a number above 0", code="csv_not_positive")
         return value
 
-    def _wrong(self, column: str, why: str) -> InvalidProblem:
+    def _wrong(self, column: str, why: str, code: str) -> InvalidProblem:
         shown = self.cells[column][:40]
-        return InvalidProblem(f"{self.name}, line {self.line}, column {column}: {shown!r} {why}.")
+        return InvalidProblem(
+            f"{self.name}, line {self.line}, column {column}: {shown!r} {why}.", code=code
+        )
 
     def _whole(self, column: str) -> int:
         cell = self.cells[column]
         if not cell.isascii() or not cell.isdigit() or len(cell) > 15:
-            raise self._wrong(column, "is not a whole number of at least 1")
+            raise self._wrong(
+                column, "is not a whole number of at least 1", code="csv_not_whole_number"
+            )
         if int(cell) < 1:
-            raise self._wrong(column, "must be at least 1")
+            raise self._wrong(column, "must be at least 1", code="csv_below_one")
         return int(cell)
 
     def _milliseconds(self, column: str) -> float:
@@ -209,14 +229,16 @@ class ProblemRow:
             value = float(self.cells[column])
         except ValueError:
             raise self._wrong(
-                column, "is not a number: write milliseconds, without a unit"
+                column, "is not a number: write milliseconds, without a unit", code="csv_not_a_time"
             ) from None
         if not math.isfinite(value):
-            raise self._wrong(column, "is not a finite time")
+            raise self._wrong(column, "is not a finite time", code="csv_not_finite")
         if value <= 0:
-            raise self._wrong(column, "is not a time above zero")
+            raise self._wrong(column, "is not a time above zero", code="csv_time_not_positive")
         if value > _LONGEST_MS:
-            raise self._wrong(column, "is more than an hour: write milliseconds")
+            raise self._wrong(
+                column, "is more than an hour: write milliseconds", code="csv_time_over_an_hour"
+            )
         return value
 
 

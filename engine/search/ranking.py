@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, ClassVar, Self, TypeVar
 
-from engine.attention.evaluation import METHODS, Evaluation, Latency, Origin
+from engine.attention.evaluation import METHODS, Evaluation, Latency, Origin, method_of
 from engine.attention.problem import Problem
 from engine.base.errors import Status
 from engine.base.schema import Stored, encode
@@ -34,7 +34,6 @@ class SweepRow:
     device: str
     origin: Origin | None  # of the latency; None without a latency
     method: str  # method of a prediction, one of METHODS; empty if not known
-    basis: str  # the latency's `Latency.basis`; empty without a latency
     kind: str
     interval: MedianInterval | None  # µs
     elapsed_s: float
@@ -51,6 +50,13 @@ class SweepRow:
     def median_us(self) -> float | None:
         """Return the time by which this point is ranked; None for incorrect results."""
         return self.interval.median if self.interval else None
+
+    @property
+    def basis(self) -> str:
+        """Return the latency's `Latency.basis`; empty without a latency."""
+        names = ("origin", "median_us", "low_us", "high_us", "reason")  # samples take long to read
+        stored = self.result["latency"] if self.interval else None
+        return Latency(**{name: stored[name] for name in names}).basis if stored else ""
 
     def label(self) -> str:
         """Return `v05 num_splits=4 block_n=64`."""
@@ -80,7 +86,7 @@ class SweepRow:
             KeyError, TypeError, ValueError, InvalidProblem: the result is not an evaluation's.
         """
         status = Status(result["status"])
-        latency = _latency(result["latency"]) if _is_usable(status, result) else None
+        latency = result["latency"] if _is_usable(status, result) else None
         return cls(
             point=point,
             variant=result["variant"],
@@ -89,11 +95,10 @@ class SweepRow:
             status=status,
             reason=_reason(status, result),
             device=result["device"],
-            origin=latency.origin if latency else None,
-            method=latency.method if latency else "",
-            basis=latency.basis if latency else "",
-            kind=latency.kind if latency else "",
-            interval=MedianInterval(latency.median_us, latency.low_us, latency.high_us)
+            origin=latency["origin"] if latency else None,
+            method=method_of(latency["origin"], latency["reason"]) if latency else "",
+            kind=latency["kind"] if latency else "",
+            interval=MedianInterval(latency["median_us"], latency["low_us"], latency["high_us"])
             if latency
             else None,
             elapsed_s=elapsed_s,
@@ -106,12 +111,6 @@ class SweepRow:
 def _problem(sizes: tuple[tuple[str, Any], ...]) -> Problem:
     """Return the same object for equal problems, of which a journal has many rows."""
     return Problem(**dict(sizes))
-
-
-def _latency(stored: Mapping[str, Any]) -> Latency:
-    """Return the latency without its samples, which would take time to read."""
-    names = ("origin", "median_us", "low_us", "high_us", "reason", "kind")
-    return Latency(**{name: stored[name] for name in names})
 
 
 def _is_usable(status: Status, result: Mapping[str, Any]) -> bool:

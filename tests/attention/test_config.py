@@ -31,7 +31,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_nothing_tuned_takes_defaults(file: Path) -> None:
     found = resolve_config(V05, {"num_splits": 8}, PROBLEM, L4)
     assert found.values == {**V05.default_config(), "num_splits": 8}
-    assert found.describe() == "num_splits given, the rest default"
+    assert says(found.describe(), "rest_of_config", "num_splits", "default")
     assert resolve_config(V05, {}, PROBLEM, None).describe() == "default"
     assert not file.exists()
 
@@ -41,16 +41,18 @@ def test_missing_values_are_the_tuned_ones(file: Path) -> None:
     found = resolve_config(V05, {}, PROBLEM, L4)
     assert found.values == ENTRY.config
     assert set(found.origins.values()) == {"tuned"}
-    assert found.describe() == "tuned for B1 H1 S128 D64 fp16 (12.5 µs measured)"
+    facts = ("B1 H1 S128 D64 fp16", "12.5 µs measured")
+    assert says(found.describe(), "tuned_for_problem", *facts)
     found = resolve_config(V05, {"num_splits": 4}, PROBLEM, L4)
     assert found.values == {**ENTRY.config, "num_splits": 4}
-    assert found.describe().startswith("num_splits given, the rest tuned for B1 H1 S128")
+    assert says(found.describe(), "rest_of_config", "num_splits", "B1 H1 S128 D64 fp16")
+    assert says(found.describe(), "tuned_for_problem")
     for problem, gpu in ((replace(PROBLEM, seqlen=512), "L4"), (PROBLEM, "L40S")):
         assert resolve_config(V05, {}, problem, find_device(gpu)).values == V05.default_config()
 
 
 def test_a_complete_config_is_never_changed(file: Path) -> None:
-    file.write_text("damaged")  # and not even looked up
+    file.write_text("damaged")  # not read
     config = {"block_n": 64, "threads_per_row": 4, "num_splits": 1}
     found = resolve_config(V05, config, PROBLEM, L4)
     assert (found.values, found.describe(), found.error) == (config, "given", "")
@@ -115,8 +117,7 @@ def test_any_number_of_persistent_ctas_is_offered() -> None:
     v19 = find_variant("v19")
     assert v19.unoffered({"num_ctas": 57}) is None
     for wrong in (0, 65_536):
-        assert v19.unoffered({"num_ctas": wrong}) == (
-            f"v19 does not offer num_ctas={wrong}: choose one of 1 to 65,535, for instance 4, 78, "
-            "114, 132."
-        )
-    assert v19.default_config()["num_ctas"] == 132  # of no GPU in particular
+        why = v19.unoffered({"num_ctas": wrong})
+        facts = ("v19", f"num_ctas={wrong}", "1 to 65,535", "4, 78, 114, 132")
+        assert says(str(why), "value_not_offered", *facts)
+    assert v19.default_config()["num_ctas"] == 132  # without a GPU

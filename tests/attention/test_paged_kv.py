@@ -1,4 +1,4 @@
-"""K and V in pages: where a problem's keys lie, and what describes and reads them."""
+"""K and V in pages: positions of keys, descriptions, and kernels that read them."""
 
 from __future__ import annotations
 
@@ -78,17 +78,19 @@ def test_pages_are_not_executed_in_part() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "sentence"),
+    ("old", "new", "name", "fact"),
     [
-        ('"block_table", ', "", "no pass takes the argument `block_table`"),
-        ('page_rows = "page_size"\n', "", "there is no argument 'block_table'"),
-        ("gqa = true\n", 'gqa = true\nlayout = "bshd"\n', "K and V in pages are bhsd"),
-        ('page_rows = "page_size"', 'page_rows = "pagesize"', "pagesize"),
+        ('"block_table", ', "", "argument_not_taken", "`block_table`"),
+        ('page_rows = "page_size"\n', "", "argument_unknown", "'block_table'"),
+        ("gqa = true\n", 'gqa = true\nlayout = "bshd"\n', "pages_are_bhsd", "layout"),
+        ('page_rows = "page_size"', 'page_rows = "pagesize"', "formula_name", "pagesize"),
     ],
 )
-def test_a_description_with_a_mistake_is_one_sentence(old: str, new: str, sentence: str) -> None:
+def test_a_description_with_a_mistake_is_one_sentence(
+    old: str, new: str, name: str, fact: str
+) -> None:
     v21 = by_id("v21")
     text = v21.source.read_text("utf-8")
     assert old in text
-    with pytest.raises(KernelDescriptionError, match=sentence):
+    with raises(KernelDescriptionError, name, fact):
         parse_variant(text.replace(old, new), Path("v21_paged_decode.cu"))

@@ -1,4 +1,4 @@
-"""Real shapes: each is what its model has, and each runs on some variant of the ladder."""
+"""Presets: each has its model's shape, and some variant of the ladder supports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run-time shape: what cannot exist is refused with a sentence, the rest is arithmetic."""
+"""Problems: errors for impossible shapes, and derived figures."""
 
 from __future__ import annotations
 
@@ -39,10 +39,16 @@ def test_limits_are_inclusive(name: str, limit: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("causal", 1), ("causal", "yes"), ("dtype", "float64"), ("dtype", None)]
+    ("field", "value", "code"),
+    [
+        ("causal", 1, "flag_not_boolean"),
+        ("causal", "yes", "flag_not_boolean"),
+        ("dtype", "float64", "choice_unknown"),
+        ("dtype", None, "choice_unknown"),
+    ],
 )
-def test_other_fields_are_checked(field: str, value: Any) -> None:
-    with pytest.raises(InvalidProblem, match=field):
+def test_other_fields_are_checked(field: str, value: Any, code: str) -> None:
+    with raises(InvalidProblem, code, field):
         Problem(**(GOOD | {field: value}))
 
 
@@ -89,7 +95,7 @@ def test_as_many_keys_as_queries_is_the_plain_problem(seqlen: int) -> None:
     assert repr(spelled) == repr(plain)
     assert spelled.label() == plain.label()
     assert spelled.seqlen_kv is None
-    # What journals and snapshots hold of such a problem has not changed.
+    # The form of such a problem in journals and snapshots has not changed.
     expected = {**GOOD, "seqlen": seqlen, "causal": False, "dtype": "float16"}
     assert encode(spelled) == expected
 
@@ -116,7 +122,7 @@ def test_query_heads_share_kv_heads(keys: int, shared: int, group: int) -> None:
     assert problem.k_shape == (2, shared, keys, 64)
     assert problem.kv_bytes == 2 * 2 * math.prod(problem.k_shape)
     assert problem.io_bytes == 2 * problem.tensor_bytes + problem.kv_bytes
-    # Fewer bytes, and not one FLOP less.
+    # Fewer bytes, but the same FLOPs.
     assert problem.flops == plain.flops
     assert problem.shape == plain.shape
     assert (problem == plain) == (group == 1)

@@ -1,4 +1,4 @@
-"""`CpuBackend` as the pipeline uses it: launch plans in, statuses and output out."""
+"""`CpuBackend` as the pipeline uses it: from launch plans to statuses and outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kernels.ladder import by_id
 
 PROBLEM = Problem(1, 2, 40, 32)
 
-# out = q + k, by way of a scratch buffer that a second pass reads.
+# out = q + k, through a scratch buffer that a second pass reads.
 TWO_PASSES = """
 #include <cuda_fp16.h>
 extern "C" __global__ void first(const __half *q, const __half *k, float *sums, int n) {
@@ -52,7 +52,7 @@ def plan_of(folder, source, *passes, scratch=(), defines=()) -> LaunchPlan:
 
 
 def one_pass(folder, body, arguments=("out",)) -> LaunchPlan:
-    """A kernel over all elements of `out`; `i` is the element, T the thread's pointer type."""
+    """Return a kernel over all elements of `out`; `i` is the element, T the pointer type."""
     parameters = ", ".join(f"unsigned short *{name}" for name in arguments)
     source = (
         f'extern "C" __global__ void k({parameters}) {{\n'
@@ -123,7 +123,7 @@ def test_changed_inputs_are_seen(backend, tmp_path, inputs):
     fast = backend.run(plan, inputs, RunOptions())
     assert fast.status is Status.PASSED
     assert not fast.inputs_unchanged
-    np.testing.assert_array_equal(inputs.v, before)  # the caller's own array is never touched
+    np.testing.assert_array_equal(inputs.v, before)  # the caller's array is not changed
     checked = backend.run(plan, inputs, RunOptions(check=True))
     assert checked.status is Status.LAUNCH_ERROR
     assert checked.reason.startswith("tiny.cu:3: ")
@@ -153,7 +153,7 @@ def test_a_second_run_must_give_the_same_bits(backend, tmp_path, inputs):
     assert not backend.run(plan, inputs, RunOptions()).repeatable
     once = backend.run(plan, inputs, RunOptions(repeat=False))
     assert once.repeatable
-    assert not once.out.any()  # the first run's output is the one that comes back
+    assert not once.out.any()  # the first run's output is returned
 
 
 def test_write_behind_the_output(backend, tmp_path, inputs):
@@ -161,7 +161,7 @@ def test_write_behind_the_output(backend, tmp_path, inputs):
     fast = backend.run(plan, inputs, RunOptions())
     assert fast.status is Status.OUT_OF_BOUNDS
     assert not fast.guards_intact
-    assert "buffer 'out'" in fast.reason
+    assert says(fast.reason, "guard_zone_written", "buffer 'out'")
     checked = backend.run(plan, inputs, RunOptions(check=True))
     assert checked.reason.startswith("tiny.cu:3: ")
     assert says(checked.reason, "out_of_bounds_global", "kernel k, CTA (")
@@ -186,14 +186,14 @@ def test_crash(backend, tmp_path, inputs):
     plan = one_pass(tmp_path, "if (i == 9) __builtin_abort();\n    out[i] = 0;")
     result = backend.run(plan, inputs, RunOptions())
     assert result.status is Status.CRASHED
-    assert "SIGABRT" in result.reason
+    assert says(result.reason, "process_ended", "SIGABRT")
 
 
 def test_no_compiler(backend, tmp_path, inputs, monkeypatch):
     monkeypatch.setenv("ATTUNE_CXX", "/nowhere/c++")
     result = backend.run(two_passes(tmp_path), inputs, RunOptions())
     assert result.status is Status.COMPILE_ERROR
-    assert "install g++" in result.reason
+    assert says(result.reason, "install_cxx")
 
 
 @pytest.mark.parametrize("check", [False, True])
@@ -206,9 +206,10 @@ def test_more_memory_than_there_is(tmp_path, inputs, check):
     if not check:  # 32 MiB fit
         assert result.status is Status.PASSED
         return
-    assert result.status is Status.OUT_OF_MEMORY  # with the race detector's records they do not
-    assert "takes 800." in result.reason
-    assert "100.0 MiB are free: choose a smaller problem." in result.reason
+    assert result.status is Status.OUT_OF_MEMORY  # with the race detector's records it does not fit
+    assert says(result.reason, "of_memory_and")
+    assert " 800." in result.reason
+    assert says(result.reason, "memory_is_free", "100.0 MiB")
 
 
 def test_threads_share_one_backend(backend, tmp_path):
@@ -230,7 +231,7 @@ def test_threads_share_one_backend(backend, tmp_path):
 
 
 def test_a_kernel_of_the_ladder_runs(backend):
-    """The kernels' own tests take each of them."""
+    """Each kernel is covered by its own tests."""
     variant = by_id("v08")
     for dtype in variant.dtypes:
         problem = Problem(1, 2, 65, 64, causal=dtype == "bfloat16", dtype=dtype)

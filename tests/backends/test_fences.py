@@ -1,5 +1,5 @@
-"""With the fences of the CUDA toolkit's sample the one-pass KV split needs each of them, and the
-check build says which is missing."""
+"""The one-pass KV split with the fences of the CUDA toolkit's sample: each one is needed, and the
+check build reports which one is missing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from slow_cases import one_in
+from words import says
 
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
@@ -18,6 +19,7 @@ from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
 from engine.cuda_on_host.client import Client
+from engine.cuda_on_host.error_kinds import ErrorKind
 from kernels.ladder import by_id
 
 V06 = by_id("v06")
@@ -38,11 +40,12 @@ ACQUIRE = """    __threadfence();
     if (threadIdx.x == 0) *tile_arrivals = 0;"""
 HAND_OVER = "    l = row_sum(l);\n"
 
-NOBODY_FENCED = "no fences (__threadfence()) with an atomic between them order the two"
-WRITER_MUST = "that thread executed no __threadfence() between its access and the atomic"
-READER_MUST = "the reader needs a __threadfence() between the atomic that told it and this access"
+# Names of what the finding says is missing.
+NOBODY_FENCED = "fences_missing"
+WRITER_MUST = "writer_fence_missing"
+READER_MUST = "reader_fence_missing"
 
-# What replaces what, and what the finding says of it.
+# Texts that are replaced, with their replacements, and what is then missing.
 MUTATIONS = {
     "no release": ([(RELEASE, RELEASE.replace("__threadfence();", ""))], NOBODY_FENCED),
     "release before the writes": (
@@ -102,6 +105,6 @@ def test_a_missing_fence_is_found_in_every_order(backend, tmp_path, mutation):
     for schedule in ("in_order", "random", "reverse"):
         result = backend.run(plan, inputs, RunOptions(check=True, schedule=schedule, repeat=False))
         assert result.status is Status.RACE, schedule
-        assert "global memory race in kernel attention_forward" in result.reason
-        assert re.search(r"buffer '[mlo]_partial' .* wrote at v06_\w+\.cu:\d+", result.reason)
-        assert what_is_missing in result.reason
+        assert f"{ErrorKind.GLOBAL_RACE} in kernel attention_forward" in result.reason
+        assert re.search(r"buffer '[mlo]_partial' .* v06_\w+\.cu:\d+", result.reason)
+        assert says(result.reason, what_is_missing)

@@ -1,7 +1,7 @@
 """A tiled attention kernel in NumPy with bugs that can be switched on.
 
-It follows the kernels' own order (query tiles, K/V chunks, key tiles, online softmax, fusion) in
-float32 and shares nothing with the suspected bugs that it tests.
+It follows the kernels' order (query tiles, K/V chunks, key tiles, online softmax, fusion) in
+float32 and shares no code with the suspected bugs that it tests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _same(index: Any, *_: Any) -> Any:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A v05-like kernel; what is not a tile size is a bug."""
+    """A kernel like v05; every field but the tile sizes is a bug."""
 
     block_m: int = 64
     block_n: int = 64
@@ -44,7 +44,7 @@ class Kernel:
     spoil: Callable[[np.ndarray], object] | None = None  # changes the output in place
 
     def run(self, inputs: Inputs) -> RunResult:
-        """The output as a run's result."""
+        """Return the output as a run's result."""
         p = inputs.problem
         q, k, v = (
             decode(x, p.dtype).reshape(-1, p.seqlen, p.head_dim)

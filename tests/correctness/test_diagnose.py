@@ -1,4 +1,4 @@
-"""The words: bugs planted in an emulated kernel are named, and right outputs give no findings."""
+"""Bugs planted in an emulated kernel are named, and correct outputs give no findings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MASKS_AND_INPUTS = one_in(4, list(itertools.product((False, True), KINDS)), offs
 def diagnosed(
     kernel: Kernel, problem: Problem, kind: InputKind = "normal", seed: int = 0
 ) -> Correctness:
-    """The verdict on the emulated kernel, with the plan of v05 (splits) or v02."""
+    """Return the verdict on the emulated kernel, with the plan of v05 (splits) or v02."""
     inputs = make_inputs(problem, seed=seed, kind=kind)
     variant = by_id("v05" if kernel.num_splits > 1 else "v02")
     config = {**variant.default_config(), "block_n": kernel.block_n}
@@ -39,7 +39,7 @@ def diagnosed(
 
 
 def assert_named(found: Correctness, pattern: str, *words: str) -> None:
-    """The first finding that is not about NaN has this pattern and these words."""
+    """Assert that the first finding that is not about NaN has this pattern and these words."""
     assert not found.passed
     assert found.findings
     first = next((f for f in found.findings if f.pattern != "nan_row"), found.findings[0])
@@ -285,7 +285,7 @@ def test_two_faults_are_both_named() -> None:
     "problem", [Problem(1, 1, 2, 32), Problem(1, 1, 3, 4), Problem(1, 2, 5, 32)], ids=Problem.label
 )
 def test_tiny_problems_are_diagnosed_without_complaint(problem: Problem, seed: int) -> None:
-    """Few numbers prove little: no bug may be named on noise."""
+    """Small problems have few numbers: no bug may be reported for noise."""
     inputs = make_inputs(problem, seed=seed)
     noise = np.random.default_rng(seed).standard_normal(problem.shape)
     raw = encode(noise.astype(np.float32), "float16")

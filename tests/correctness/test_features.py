@@ -65,7 +65,7 @@ def cpu() -> Iterator[CpuBackend]:
 
 
 def _by_hand(problem: Problem) -> np.ndarray:
-    """The reference as a loop over queries, from the definitions alone."""
+    """Return the reference as a loop over queries, written from the definitions."""
     inputs = make_inputs(problem)
     q, k, v = (decoded(x, problem.dtype).astype(float) for x in (inputs.q, inputs.k, inputs.v))
     out = np.zeros(problem.out_shape)
@@ -210,7 +210,7 @@ def test_kernels_are_right(
 
 
 def _config_of(variant: Variant, problem: Problem, turn: int) -> dict[str, int]:
-    """Another of its configs from turn to turn, of those that take the problem."""
+    """Return a config that supports the problem, a different one for each turn."""
     for skipped in range(turn, turn + 60):
         drawn = random.Random(skipped)
         config = {t.name: drawn.choice(t.values) for t in variant.tunables}
@@ -219,7 +219,7 @@ def _config_of(variant: Variant, problem: Problem, turn: int) -> dict[str, int]:
     return variant.default_config()
 
 
-# Every rung with every feature in both formats, at every D, with a causal mask and without.
+# Every rung with every feature in both formats, at every D, with and without a causal mask.
 _BUILDS = [
     (variant_id, number, head_dim, dtype)
     for head_dim, dtype in ((128, "bfloat16"), (96, "float16"), (32, "bfloat16"), (64, "bfloat16"))
@@ -252,7 +252,7 @@ def test_machine_code_is_right(variant_id: str, number: int, head_dim: int, dtyp
 
 
 _NEXT_SCALE = "v_scale[(kv_head_index + 1) % num_heads_kv]"
-# (variant, problem, text, what takes its place, code of the finding)
+# (variant, problem, text, its replacement, code of the finding)
 _BUGS = (
     ("v10", CHUNKED, "(query) + NUM_KEYS - NUM_QUERIES", "(query)", "causal_corner"),
     ("v14", CHUNKED, "(query) + NUM_KEYS - NUM_QUERIES", "(query) + NUM_KEYS", "causal_mask"),
@@ -281,7 +281,7 @@ _BUGS = (
 
 
 def _mutated(folder: Path, variant_id: str, problem: Problem) -> Path:
-    """The file of the folder in which a bug is planted."""
+    """Return the file in the folder in which the bug is planted."""
     return folder / ("features.cuh" if problem is not FP8 else by_id(variant_id).source.name)
 
 
@@ -314,7 +314,7 @@ def test_a_planted_bug_is_found_and_named(
     found = _verdict(cpu, variant_id, problem, tmp_path)
     assert not found.passed
     codes = [finding.pattern for finding in found.findings]
-    if code == "rows":  # rows that are not there are written, or keys of zeros take part
+    if code == "rows":  # rows past the end are written, or zero keys take part
         assert codes
     else:
         assert codes[0] == code, found.findings
@@ -340,7 +340,7 @@ def _verdict(
 @pytest.mark.slow
 @pytest.mark.parametrize("variant_id", one_in(99, TAKING, slow=99))
 def test_what_is_not_asked_for_costs_nothing(variant_id: str) -> None:
-    """Without the macros of features, and with values that mean none: the same machine code."""
+    """The machine code is the same without the features' macros and with their neutral values."""
     variant = by_id(variant_id)
     arch = "sm_90" if variant.arch_specific else "sm_80"
     none = {"WINDOW": "0", "SOFTCAP": "0.0f", "HAS_VARLEN": "0", "HAS_KV_OFFSET": "0"}
@@ -360,7 +360,7 @@ def test_what_is_not_asked_for_costs_nothing(variant_id: str) -> None:
 
 
 def test_fp8_is_e4m3_rounded_to_nearest_even() -> None:
-    """Against the definition: every code, every middle between two, and what is beyond."""
+    """Every code, every midpoint between two, and values out of range match the definition."""
     codes = np.arange(256, dtype=np.uint8)
     finite = codes[(codes & 127) != 127]
     values = e4m3_values(finite)
@@ -374,7 +374,7 @@ def test_fp8_is_e4m3_rounded_to_nearest_even() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_fp8_holds_what_the_kernel_is_judged_by(dtype: Dtype) -> None:
-    """The bytes times the factors are K and V exactly, and half as many; before them others."""
+    """The bytes times the factors are exactly K and V, in half the size."""
     problem = dataclasses.replace(FP8, dtype=dtype)
     inputs = make_inputs(problem)
     assert inputs.kv_scales is not None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from words import says
 
 from engine.attention.evaluation import Correctness
 from engine.attention.plan import make_plan
@@ -19,7 +20,7 @@ from engine.correctness.reference import Coverage, covered_reference, everything
 from kernels.ladder import by_id
 
 GQA = Problem(3, 8, 70, 32, num_heads_kv=4)  # 4 groups of 2
-# (batch, query head) → the K/V slice that is read.
+# (batch, query head) → the K/V slice to read.
 KvMap = Callable[[int, int], int]
 
 
@@ -28,13 +29,13 @@ def right(batch: int, head: int) -> int:
 
 
 def attention(inputs: Inputs, kv_slice: KvMap) -> np.ndarray:
-    """Head by head, `[batch, num_heads, seqlen, head_dim]`."""
+    """Return attention, head by head, `[batch, num_heads, seqlen, head_dim]`."""
     p = inputs.problem
     q, k, v = (
         decode(x, p.dtype).astype(np.float64).reshape(-1, *x.shape[2:])
         for x in (inputs.q, inputs.k, inputs.v)
     )
-    # Past the end of the tensors a kernel reads anything.
+    # Past the end of the tensors a kernel reads arbitrary values.
     k, v = (np.concatenate([x, np.random.default_rng(1).normal(size=q.shape)]) for x in (k, v))
     out = []
     for i in range(len(q)):
@@ -102,9 +103,9 @@ def test_a_wrong_map_of_heads_is_named(kv_slice: KvMap, words: str) -> None:
 
 
 def test_all_heads_of_one_kv_head() -> None:
-    """One K/V head is spoilt in a way that no suspected bug explains."""
+    """The output of one K/V head has an error that no suspected bug explains."""
     inputs = make_inputs(GQA)
     spoilt = attention(inputs, right)
     spoilt[:, 4:6] += np.random.default_rng(0).normal(0, 0.5, spoilt[:, 4:6].shape)
-    sentences = " ".join(f.sentence for f in judged(inputs, spoilt).findings)
-    assert "all the query heads of K/V head 2 of every batch" in sentences
+    sentences = [f.sentence for f in judged(inputs, spoilt).findings]
+    assert says(sentences, "heads_of_kv_head", "K/V head 2 of every batch")

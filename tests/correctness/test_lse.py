@@ -1,4 +1,4 @@
-"""The verdict on an LSE, and what it says of wrong ones."""
+"""The verdict on an LSE, and the findings for wrong ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from slow_cases import of_each, slow_ones
-from words import raises
+from words import raises, says
 
 from engine.attention.config import resolve_config
 from engine.attention.plan import compile_plan, make_plan, target_arch
@@ -28,7 +28,7 @@ INPUTS = make_inputs(PROBLEM)
 
 
 def _lse(begin: int = 0, end: int = 200) -> np.ndarray:
-    """Of some of the keys."""
+    """Return the LSE over some of the keys."""
     q, k = (decode(x, "float16").astype(np.float64) for x in (INPUTS.q, INPUTS.k))
     scores = np.einsum("bhqd,bhkd->bhqk", q, k[:, :, begin:end]) * PROBLEM.softmax_scale
     return np.asarray(np.log(np.exp(scores).sum(axis=-1)))
@@ -38,21 +38,21 @@ PARTS = np.stack([_lse(0, 96), _lse(96, 192), _lse(192, 200)])
 
 
 @pytest.mark.parametrize(
-    ("lse", "words"),
+    ("lse", "name", "facts"),
     [
-        (_lse() / np.log(2), "base-2"),
-        (-_lse(), "sign"),
-        (_lse() + np.log(2), "twice what it is"),
-        (PARTS[0], "keys 0 to 95 alone"),
-        (PARTS[2], "the last part of 16 keys"),
-        (PARTS.max(axis=0), "the largest of the LSEs of parts of 96 keys"),
-        (_lse() - PARTS.max(axis=0), "maximum of the LSEs of the parts of 96 keys"),
+        (_lse() / np.log(2), "lse_base_2", []),
+        (-_lse(), "lse_sign", []),
+        (_lse() + np.log(2), "lse_sum_doubled", []),
+        (PARTS[0], "lse_of_keys", ["0 to 95"]),
+        (PARTS[2], "lse_last_part", ["16 keys"]),
+        (PARTS.max(axis=0), "lse_largest_of_parts", ["96 keys"]),
+        (_lse() - PARTS.max(axis=0), "lse_maximum_of_parts", ["96 keys"]),
     ],
 )
-def test_a_wrong_lse_is_named(lse: np.ndarray, words: str) -> None:
+def test_a_wrong_lse_is_named(lse: np.ndarray, name: str, facts: list[str]) -> None:
     judged = check_lse(INPUTS, lse.astype(np.float32))
     assert not judged.passed
-    assert words in judged.sentence
+    assert says(judged.sentence, name, *facts)
 
 
 def test_the_right_one_passes() -> None:
@@ -97,7 +97,7 @@ def test_every_rung_writes_it(cpu: CpuBackend, variant_id: str, how: str, proble
     if variant.gqa and problem.num_heads_kv is None:
         problem = replace(problem, num_heads_kv=2)
     if variant.unsupported(problem, variant.default_config()) is not None and problem.seqlen == 200:
-        problem = replace(problem, seqlen=70)  # as many keys as v12 and v22 take at once
+        problem = replace(problem, seqlen=70)  # the most keys that v12 and v22 support
     config = resolve_config(variant, {}, problem, None).values
     plan, inputs = make_plan(variant, problem, config), make_inputs(problem)
     backend = MachineCodeBackend() if how == "machine code" else cpu
@@ -114,7 +114,7 @@ def test_every_rung_writes_it(cpu: CpuBackend, variant_id: str, how: str, proble
 
 @pytest.mark.parametrize("variant_id", slow_ones(4, ["v01", "v11", "v19", "v14"]))
 def test_it_costs_nothing_where_it_is_not_asked_for(variant_id: str) -> None:
-    """The parameter and the code are there with it alone."""
+    """The parameter and its code are only compiled in with LSE."""
     variant = by_id(variant_id)
     arch = "sm_90" if variant.arch_specific else "sm_80"
     plain, asked = (

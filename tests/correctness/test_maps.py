@@ -1,4 +1,4 @@
-"""Error maps: where the error is, pooled so that nothing large hides and nothing is too large."""
+"""Error maps: pooled so that no large error is hidden and no map is too large."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_largest_error_stands_in_every_map() -> None:
 def test_few_queries_have_one_row_of_tiles_and_a_column_for_every_key_tile() -> None:
     inputs = make_inputs(Problem(1, 2, 1, 64, seqlen_kv=600))
     out = reference(inputs)
-    # What the keys 128 to 191 bring in, counted twice: an error of the third key tile.
+    # Keys 128 to 191 are counted twice: an error of the third key tile.
     q, k, v = (decode(x, "float16").astype(float)[0, 1] for x in (inputs.q, inputs.k, inputs.v))
     weights = np.exp(q @ k.T / 8)
     out[0, 1] += (weights[:, 128:192] @ v[128:192]) / weights.sum()
@@ -71,7 +71,7 @@ def test_few_queries_have_one_row_of_tiles_and_a_column_for_every_key_tile() -> 
 def test_more_key_tiles_than_equations_are_merged() -> None:
     inputs = make_inputs(Problem(1, 1, 1, 32, seqlen_kv=4096))
     found = maps_of(inputs, reference(inputs) + 0.1)["query_tile_by_key_tile"]
-    # One query of 32 columns tells 10 key tiles apart, not 64.
+    # One query of 32 columns distinguishes 10 key tiles, not 64.
     assert found.columns_per_cell == 7
     assert found.values.shape == (1, 10)
 
@@ -130,7 +130,7 @@ def test_what_was_not_compared_is_marked() -> None:
 
 
 class TestKeyTiles:
-    """An error is traced to the key tiles that bring it in."""
+    """An error is attributed to key tiles."""
 
     def worst_tile(self, kernel: Kernel, problem: Problem) -> np.ndarray:
         inputs = make_inputs(problem, seed=1)
@@ -141,7 +141,7 @@ class TestKeyTiles:
     def test_a_split_left_out_lights_its_key_tiles(self, split: int) -> None:
         found = self.worst_tile(Kernel(num_splits=4, skipped_split=split), Problem(1, 1, 512, 64))
         inside = np.arange(8) // 2 == split
-        # The others err too, but less: without the split's share they are normalised too high.
+        # The others are wrong too, but less: without the split's share their weights are too large.
         assert (found[:, inside].mean(axis=1) > 1.5 * found[:, ~inside].mean(axis=1)).all()
         assert (found[:, inside].min(axis=1) > found[:, ~inside].max(axis=1)).all()
 

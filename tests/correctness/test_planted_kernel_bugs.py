@@ -1,4 +1,4 @@
-"""Bugs planted in the real kernels: the mutated `.cu` is executed, the words point at the bug."""
+"""Bugs planted in the real kernels: the changed `.cu` is executed, and a finding names the bug."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOAD_V = "load_tile<BLOCK_N>(v_smem, v + kv_head, n0, seqlen_kv);"
 
 @dataclass(frozen=True)
 class Bug:
-    """A change to a kernel's text, and what the diagnosis must say of it."""
+    """A change of a kernel's text, and the words that the diagnosis must contain."""
 
     name: str
     variants: tuple[str, ...]
@@ -200,7 +200,7 @@ BUGS = (
         ("row 17 of batch 0, head 1", "every column"),
     ),
     Bug(
-        # What lies past the end is NaN; the kernel stores what it makes of it.
+        # Memory past the end is NaN; the kernel stores results computed from it.
         "a NaN from past the end",
         ("v01", "v02"),
         ODD,
@@ -403,9 +403,9 @@ def cpu() -> Iterator[CpuBackend]:
 
 
 def executed(cpu: CpuBackend, variant_id: str, bug: Bug | None, folder: Path) -> Correctness:
-    """The verdict on a variant, mutated or as it is."""
+    """Return the verdict on a variant, with the bug or unchanged."""
     variant = by_id(variant_id)
-    # Without a bug: a problem of one of its bugs, which the variant can do.
+    # Without a bug: the problem of one of its bugs.
     shown = bug or next(b for b in BUGS if variant_id in b.variants)
     problem = shown.problem
     plan = make_plan(variant, problem, {**variant.default_config(), **(bug.config if bug else {})})
@@ -447,5 +447,5 @@ def test_the_words_point_at_the_bug(
     assert sentences, found.findings
     for word in bug.words:
         assert any(word in s for s in sentences), sentences
-    # No other cause is named: at most one finding claims to match the whole output.
+    # No second cause is named: at most one finding matches the whole output.
     assert sum(says(f.sentence, "the_output_matches") for f in found.findings) <= 1

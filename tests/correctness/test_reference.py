@@ -1,4 +1,4 @@
-"""The float64 reference: right, bounded in memory, and honest about what it left out."""
+"""The float64 reference: correct, bounded in memory, and reporting what it left out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from slow_cases import one_in
+from words import says
 
 from engine.attention.problem import Problem
 from engine.attention.tensors import Inputs, decode, make_inputs
@@ -23,7 +24,7 @@ from engine.correctness.reference import reference as whole_reference
 
 
 def naive(inputs: Inputs) -> np.ndarray:
-    """Attention as in a textbook, one head at a time, in long double where the platform has it."""
+    """Return textbook attention, one head at a time, in long double if the platform has it."""
     p = inputs.problem
     q, k, v = (decode(x, p.dtype).astype(np.longdouble) for x in (inputs.q, inputs.k, inputs.v))
     out = np.empty(p.shape, np.longdouble)
@@ -145,7 +146,8 @@ class TestCoverage:
         again = choose_coverage(problem)
         np.testing.assert_array_equal(again.slices, coverage.slices)
         np.testing.assert_array_equal(again.rows, coverage.rows)
-        assert f"{len(coverage.slices):,} of the {last + 1:,}" in coverage.sentence()
+        facts = (f"{len(coverage.slices):,}", f"{last + 1:,}")
+        assert says(coverage.sentence(), "compared_on_rows", *facts)
 
     def test_the_first_and_last_tiles_are_in_a_sample(self) -> None:
         rows = set(choose_coverage(Problem(1, 1, 1 << 17, 64)).rows.tolist())
@@ -158,7 +160,7 @@ class TestCoverage:
         expected = whole_reference(inputs)
         coverage = choose_coverage(problem, 2e8)
         assert 4 <= len(coverage.slices) < 12
-        # The budget is spent on whole slices first, then on rows.
+        # The budget is used for whole slices first, then for rows.
         fewer = choose_coverage(problem, 1e8)
         assert not fewer.all_rows
         for sample in (coverage, fewer):

@@ -1,4 +1,4 @@
-"""Indices in words."""
+"""Descriptions of sets of indices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each remaining suspected bug against a textbook computation of its bug."""
+"""Each other suspected bug is recognised in a textbook computation with that bug."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ HeadBug = Callable[[np.ndarray, np.ndarray, np.ndarray, tuple[np.ndarray, np.nda
 
 
 def weighted(q: np.ndarray, k: np.ndarray, v: np.ndarray, weights: Any = 1.0) -> np.ndarray:
-    """Softmax attention with every exp(score) multiplied by `weights`, `[rows, keys]`."""
+    """Return softmax attention with every exp(score) multiplied by `weights`, `[rows, keys]`."""
     e = np.exp(q @ k.T / np.sqrt(q.shape[1])) * weights
     return np.asarray(e @ v / e.sum(axis=1, keepdims=True))
 
 
 def judged(bug: HeadBug, causal: bool = False) -> Correctness:
-    """The verdict on the bug's output, with the plan of v05."""
+    """Return the verdict on the bug's output, with the plan of v05."""
     problem = Problem(1, 3, SEQLEN, 32, causal)
     inputs = make_inputs(problem)
     q, k, v = (decode(x, "float16").astype(np.float64)[0] for x in (inputs.q, inputs.k, inputs.v))
@@ -97,7 +97,7 @@ def _without_the_last_of_a_tile(q: Any, k: Any, v: Any, _: Any) -> Any:
 
 
 def _with_piece(x: np.ndarray) -> np.ndarray:
-    """The upper right 8 × 8 of every 16 × 16 in the place of the upper left one."""
+    """Replace the upper left 8 × 8 of every 16 × 16 by the upper right one."""
     padded = np.pad(x, ((0, -len(x) % 16), (0, 0)))
     pieces = padded.reshape(-1, 2, 8, x.shape[1] // 16, 2, 8).copy()
     pieces[:, 0, :, :, 0] = pieces[:, 0, :, :, 1].copy()
@@ -105,13 +105,13 @@ def _with_piece(x: np.ndarray) -> np.ndarray:
 
 
 def _tiles(x: np.ndarray, *order: int) -> np.ndarray:
-    """Tiles of 64 rows in another order; rows behind the last are zeros."""
+    """Return tiles of 64 rows in another order; rows past the end are zeros."""
     tiles = np.pad(x, ((0, -len(x) % BLOCK), (0, 0))).reshape(-1, BLOCK, x.shape[1])
     return np.asarray(tiles[list(order)].reshape(-1, x.shape[1])[: len(x)])
 
 
 def _fused_with_the_first_l(q: Any, k: Any, v: Any, _: Any) -> Any:
-    """l_i of the first split for all of them."""
+    """Fuse all splits with l_i of the first one."""
     s = q @ k.T / np.sqrt(q.shape[1])
     parts = [slice(i, i + 64) for i in range(0, SEQLEN, 64)]
     m = np.stack([s[:, p].max(axis=1) for p in parts])

@@ -1,4 +1,4 @@
-"""The sharper statement: bugs below the tolerance are warned of, honest rounding never is."""
+"""Warnings: bugs whose error is below the tolerance give one, correct rounding never does."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def judged(inputs: Inputs, out: FloatArray) -> Correctness:
 
 
 def truncated(values: FloatArray) -> FloatArray:
-    """To BF16 by leaving bits out."""
+    """Truncate to BF16."""
     return (values.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
 def attention(inputs: Inputs, *, truncate: bool = False, padded_keys: int = 0) -> FloatArray:
-    """Low-precision attention in which one thing is wrong."""
+    """Return low-precision attention with one bug."""
     problem = inputs.problem
     slices = np.arange(problem.batch * problem.num_heads)
     q, k, v = (x.astype(np.float32) for x in slice_qkv(inputs, slices))
@@ -62,7 +62,7 @@ def test_truncated_weights_are_warned_of(seqlen: int, causal: bool) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_rows_that_share_a_rounding_error_are_warned_of(dtype: Dtype) -> None:
-    """As a row sum does that each of four threads keeps in 16 bits."""
+    """For instance by a row sum that four threads keep in 16 bits."""
     inputs = make_inputs(Problem(1, 2, 200, 64, dtype=dtype))
     q, k, v = (x.astype(np.float32) for x in slice_qkv(inputs, np.arange(2)))
     scores = q @ k.transpose(0, 2, 1) * np.float32(inputs.problem.softmax_scale)
@@ -86,19 +86,19 @@ def test_one_padded_key_is_warned_of(dtype: Dtype) -> None:
 
 
 def test_one_padded_key_of_one_is_warned_of() -> None:
-    """S = 1,023: the only padded key there is."""
+    """S = 1,023: the only padded key of the last tile."""
     inputs = make_inputs(Problem(1, 2, 1023, 64))
     found = judged(inputs, attention(inputs, padded_keys=1))
     assert found.passed
-    assert "tail mask" in found.warnings[0]
+    assert says(found.warnings[0], "tail_mask_warned")
 
 
 def test_a_bug_whose_effect_overflows_is_refuted() -> None:
-    """A row sum without the only key that weighs anything: an output of about 1e200."""
+    """A row sum without the only key with weight gives an output of about 1e200."""
     problem = Problem(1, 2, 113, 64, dtype="bfloat16")
     inputs = make_inputs(problem, kind="scaled:16")
     variant = find_variant("v08")
-    plan = make_plan(variant, problem, variant.default_config())  # tells how keys fall into tiles
+    plan = make_plan(variant, problem, variant.default_config())  # gives the key tiles
     raw = encode((attention(inputs) * 0.9984).reshape(problem.shape), problem.dtype)
     found = check_output(inputs, RunResult(status=Status.PASSED, out=raw), plan=plan)
     assert found.passed
@@ -130,13 +130,12 @@ def test_an_error_much_larger_than_that_of_sdpa_is_warned_of() -> None:
     found = judged(inputs, right + noise)
     assert found.passed, found.reason
     (warning,) = found.warnings
-    assert "its RMS error is" in warning
-    assert "times that of" in warning
+    assert says(warning, "lost_precision_sum", "RMS")
     single = np.zeros_like(right)
     single[0, 7, 5] = 1.8 * baseline
     found = judged(inputs, np.asarray(exact(inputs)) + single)
     assert found.passed, found.reason
-    assert "its largest error is" in found.warnings[0]
+    assert says(found.warnings[0], "lost_precision_sum", "largest")
 
 
 def exact(inputs: Inputs) -> FloatArray:

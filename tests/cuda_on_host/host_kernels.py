@@ -1,4 +1,4 @@
-"""The five test kernels, driven through the client, and what they must compute."""
+"""The five test kernels, run through the client, and their expected output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD_DIM = 64
 
 @dataclass(frozen=True)
 class Attention:
-    """Inputs of one attention call, raw, [batch, num_heads, seqlen, 64]."""
+    """Inputs of one attention call as raw bits, [batch, num_heads, seqlen, 64]."""
 
     q: np.ndarray
     k: np.ndarray
@@ -40,7 +40,7 @@ class Attention:
         return HEAD_DIM**-0.5
 
     def reference(self) -> tuple[np.ndarray, np.ndarray]:
-        """(out, log-sum-exp) in float64."""
+        """Return (out, log-sum-exp) in float64."""
         q, k, v = (decode(x, self.dtype).astype(np.float64) for x in (self.q, self.k, self.v))
         scores = q @ k.swapaxes(-1, -2) * self.scale
         if self.causal:
@@ -59,7 +59,7 @@ class Errors:
 
 
 def launches(kernel: str, a: Attention, num_splits: int = 4) -> tuple[KernelLaunch, ...]:
-    """The launches of one of the attention kernels."""
+    """Return the launches of one of the attention kernels."""
     batch, heads, seqlen, _ = a.q.shape
     tiles = -(-seqlen // 64)
     tensors = tuple(TensorArg(name) for name in ("q", "k", "v", "out", "lse"))
@@ -107,7 +107,7 @@ def attention_job(
     source: Path | None = None,
     **options,
 ) -> Job:
-    """A job for `kernel` (or a changed copy of its source)."""
+    """Return a job for `kernel` (or a changed copy of its source)."""
     rows = a.q.size // HEAD_DIM
     passes = launches(kernel, a, num_splits)
     scratch = ()
@@ -185,7 +185,7 @@ def tma_job(values, swizzle_bytes=128, row=0, source=None, check=False, **option
 
 
 def changed_source(folder: Path, kernel: str, marker: str, replacement: str = "") -> Path:
-    """A copy of `kernel`.cu in which the line that ends in `// marker...` is replaced."""
+    """Return a copy of `kernel`.cu in which the line that ends in `// marker...` is replaced."""
     for header in KERNELS.glob("*.cuh"):
         shutil.copy(header, folder)
     text = (KERNELS / f"{kernel}.cu").read_text()
@@ -197,7 +197,7 @@ def changed_source(folder: Path, kernel: str, marker: str, replacement: str = ""
 
 
 def line_of(source: Path, marker: str) -> int:
-    """The number of the one line that contains `// marker`."""
+    """Return the number of the only line that contains `// marker`."""
     pattern = re.compile(rf"// {re.escape(marker)}(?!\w)")
     found = [i for i, line in enumerate(source.read_text().splitlines(), 1) if pattern.search(line)]
     assert len(found) == 1, (marker, found)

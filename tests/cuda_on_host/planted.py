@@ -20,7 +20,7 @@ ARGS = (
 
 
 def entries_of(file: str) -> list[str]:
-    """The kernels of `file`, in order."""
+    """Return the kernels of `file`, in order."""
     lines = (KERNELS / file).read_text().splitlines()
     return [line[7 : line.index(")")] for line in lines if line.startswith("KERNEL(")]
 
@@ -32,7 +32,7 @@ def library(file: str, check: bool, arch: str = DEFAULT_ARCH) -> HostLibrary:
 def job(
     host_library: HostLibrary, entry: str, dynamic_smem_bytes: int = 1024, **options: Any
 ) -> Job:
-    """2 CTAs of 64 threads."""
+    """Return a job of 2 CTAs of 64 threads."""
     return Job(
         library=host_library,
         buffers=(

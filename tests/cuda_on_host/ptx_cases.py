@@ -1,7 +1,7 @@
-"""PTX instructions with what they must compute, by NumPy or Python, and the kernel that runs them.
+"""PTX instructions, their results computed by NumPy or Python, and the kernel that runs them.
 
 A case is the text of an asm statement: `%0` is its output and `%1`, `%2`, … its inputs. Each of the
-32 lanes has values of its own; the first ones are the awkward ones.
+32 lanes has different values; the first ones are special values.
 """
 
 # ruff: noqa: E501  a case is a line
@@ -40,7 +40,7 @@ class Case:
 
 
 def values(kind: str, seed: int) -> np.ndarray:
-    """32 values: the awkward ones first, so that two operands meet in different pairs."""
+    """Return 32 values, special ones first, in an order that pairs operands differently."""
     rng = np.random.default_rng(seed)
     dtype = KINDS[kind][0]
     if kind == "bf16":
@@ -59,7 +59,7 @@ def values(kind: str, seed: int) -> np.ndarray:
 
 
 def source(cases: list[Case]) -> str:
-    """A kernel `cases(in, out)`: [case, operand, lane] and [case, lane], 8 bytes a value."""
+    """Return a kernel `cases(in, out)`: [case, operand, lane] and [case, lane], 8 bytes a value."""
     body = []
     for number, case in enumerate(cases):
         kinds = [KINDS[kind][1] for kind in (case.out, *case.inputs)]
@@ -109,10 +109,10 @@ def to_bf16(value: float) -> int:
 
 
 def rounded(exact: Fraction | float, mode: str) -> float:
-    """An exact number as a float32, in a rounding mode."""
+    """Return an exact number rounded to float32 in a rounding mode."""
     if not isinstance(exact, Fraction):
         return exact  # NaN or infinity
-    nearest = np.float32(float(exact))  # good enough to start from
+    nearest = np.float32(float(exact))  # corrected below
     around = [
         np.nextafter(nearest, np.float32(-np.inf)),
         nearest,
@@ -151,7 +151,7 @@ def ftz(x: float) -> float:
 
 
 def pair(operation: Callable[..., float]) -> Callable[..., int]:
-    """Of packed float16: on both halves, rounded once."""
+    """Return the operation on packed float16: on both halves, rounded once."""
 
     def function(*words: int) -> int:
         halves = [np.array([w], np.uint32).view(np.float16).astype(np.float64) for w in words]

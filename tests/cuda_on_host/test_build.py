@@ -1,4 +1,4 @@
-"""Builds: what is found again, what is built anew, and what an error says."""
+"""Builds: when the cache is used, when a kernel is built anew, and errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 from host_kernels import KERNELS
-from words import raises
+from words import raises, says
 
 from engine.base import cxx
 from engine.base.errors import CompileError
@@ -30,10 +30,10 @@ def source(tmp_path):
 
 @pytest.fixture
 def fresh_cache(tmp_path, monkeypatch):
-    """An empty cache that already holds the runtime, which takes seconds to build."""
-    build.build_runtime(cxx.find_toolchain())  # found, where another test has built it
+    """Use an empty cache that already holds the runtime, which takes seconds to build."""
+    build.build_runtime(cxx.find_toolchain())  # a cache hit if another test has built it
     runtime_entries = list((cache_root() / "cpu").glob("attune-cpu-runtime-*"))
-    cxx._private_folder.cache_clear()  # what a test of an unwritable cache has left there
+    cxx._private_folder.cache_clear()  # set by a test of an unwritable cache
     folder = tmp_path / "cache"
     (folder / "cpu").mkdir(parents=True)
     for file in runtime_entries:
@@ -78,7 +78,7 @@ def test_a_damaged_library_is_rebuilt(source):
     library.write_bytes(good[: len(good) // 2])
     rebuilt = build_kernels(source, ["k"])
     assert rebuilt.build_s > 0
-    assert rebuilt.path.read_bytes() == good  # and builds are reproducible
+    assert rebuilt.path.read_bytes() == good  # builds are reproducible
     rebuilt.path.unlink()
     assert build_kernels(source, ["k"]).build_s > 0
 
@@ -87,7 +87,7 @@ def test_a_damaged_library_is_rebuilt(source):
 def test_a_damaged_entry_is_rebuilt(source, fresh_cache, content):
     library = build_kernels(source, ["k"]).path
     (entry,) = fresh_cache.glob("small-*.entry")
-    if content is None:  # intact, but it names a library that is not there
+    if content is None:  # intact, but its library is missing
         record = json.loads(read_entry(entry) or b"")
         assert write_entry(entry, json.dumps(record | {"library": "gone.so"}).encode())
     else:
@@ -165,7 +165,7 @@ def test_a_warning_is_no_error():
 
 @pytest.fixture
 def pretend_compiler(tmp_path, monkeypatch):
-    """Makes a C++ compiler that does what a line of shell says."""
+    """Return a function that installs a C++ compiler that runs a line of shell."""
 
     def make(line):
         path = tmp_path / "pretend-c++"
@@ -197,16 +197,17 @@ def test_a_compiler_that_hangs_is_stopped(source, pretend_compiler, monkeypatch)
 
 
 def test_an_update_under_a_running_process_is_one_sentence(source, monkeypatch):
-    """Headers that are newer than the runtime would make right kernels fail."""
+    """Headers newer than the runtime would make correct kernels fail."""
     library = build_kernels(source, ["k"])
     client = Client(1)
     monkeypatch.setattr(build, "_digest_now", lambda: "of other files")
-    assert build_kernels(source, ["k"]).path == library.path  # what is built stays right
+    assert build_kernels(source, ["k"]).path == library.path  # a build in the cache stays valid
     source.write_text(source.read_text() + "// another")
     with raises(CompileError, "attune_changed_under_way"):
         build_kernels(source, ["k"])
     result = client.run(Job(library, (), (KernelLaunch("k", (1, 1, 1), (1, 1, 1), ()),)))
-    assert result.reason.startswith("small.cu cannot run: the files of Attune changed")
+    assert result.reason.startswith("small.cu ")
+    assert says(result.reason, "attune_files_changed")
     assert client.process_id is None
 
 

@@ -1,4 +1,4 @@
-"""Which lines of the device code ran: each line of a kernel is told by the comment at its end."""
+"""Lines of device code that ran; the comment at the end of a line gives the expectation."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_every_line_is_told(client, library):
     assert header.lines_not_run == 1
     assert header.lines == 2
     sentence = describe_lines((kernel, header))
-    assert sentence.startswith("Not executed, so not checked: of tiny.cu, lines 47–48, 8, 14, ")
+    assert says(sentence, "not_executed_so", "of tiny.cu, lines 47–48, 8, 14, ")
     assert "(tiny.cuh)" in sentence
 
 
@@ -154,9 +154,8 @@ def test_two_executions_of_one_build():
 def test_the_sentence_stays_short():
     ranges = tuple((line, line) for line in range(1, 40, 2))
     coverage = LineCoverage("a.cu", 50, ranges, (), ())
-    assert describe_lines((coverage,)) == (
-        "Not executed, so not checked: of a.cu, lines 1, 3, 5, 7, 9, 11 and 14 more places never "
-        "ran."
+    assert says(
+        describe_lines((coverage,)), "never_ran", "a.cu, lines 1, 3, 5, 7, 9, 11 and 14 more"
     )
 
 
@@ -186,23 +185,19 @@ __global__ void k() {
 }
 """
     coverage = LineCoverage("a.cu", 9, ((4, 4), (7, 13)), (), ())
-    assert "of a.cu, lines 7–13 and 4 never ran" in describe_lines((coverage,))
+    assert says(describe_lines((coverage,)), "never_ran", "a.cu, lines 7–13 and 4")
     tunables, config = {"block_n": (32, 64), "num_splits": (1, 2, 4)}, {"num_splits": 2}
     block = largest_block(source, coverage, tunables, config)
     assert block is not None
     assert block.tunable == "num_splits"
-    assert block.sentence == (
-        "Lines 7–13, the largest block that never ran, depend on `if constexpr (PARTS > 1)`: "
-        "check with num_splits = 1 or 4, where it is 2 here."
-    )
+    assert says(block.sentence, "largest_block_not_run", "7–13", "if constexpr (PARTS > 1)")
+    assert says(block.sentence, "check_another_value", "num_splits = 1 or 4", "2")
     coverage = LineCoverage("a.cu", 9, ((15, 20),), (), ())
     block = largest_block(source, coverage, tunables, config)
     assert block is not None
     assert block.tunable == ""
-    assert block.sentence == (
-        "Lines 15–20, the largest block that never ran, depend on `} else if (left > 0)`: "
-        "check a problem of other lengths, or of more heads than there are CTAs."
-    )
+    assert says(block.sentence, "largest_block_not_run", "15–20", "} else if (left > 0)")
+    assert says(block.sentence, "check_other_lengths")
     small = LineCoverage("a.cu", 9, ((4, 4),), (), ())
     assert largest_block(source, small, tunables, config) is None
 

@@ -1,4 +1,4 @@
-"""Kernels that hang, crash or write where they should not: a status with a reason, never more."""
+"""Kernels that hang, crash or write out of bounds give a status with a reason."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from words import says
 from engine.base.cxx import find_toolchain
 from engine.base.errors import Status
 from engine.cuda_on_host.client import Client
+from engine.cuda_on_host.error_kinds import ErrorKind
 
 FILE = "faults.cu"
 
@@ -27,13 +28,13 @@ def faults():
 @pytest.mark.parametrize(
     ("entry", "kind"),
     [
-        ("null_pointer", "illegal address"),
-        ("wild_pointer", "illegal address"),
-        ("beyond_the_buffer", "global memory out of bounds"),
-        ("behind_shared", "shared memory out of bounds"),
-        ("copy_from_far_away", "global memory out of bounds"),
-        ("atomic_far_away", "global memory out of bounds"),
-        ("integer_division", "arithmetic fault"),
+        ("null_pointer", ErrorKind.ILLEGAL_ADDRESS),
+        ("wild_pointer", ErrorKind.ILLEGAL_ADDRESS),
+        ("beyond_the_buffer", ErrorKind.GLOBAL_BOUNDS),
+        ("behind_shared", ErrorKind.SHARED_BOUNDS),
+        ("copy_from_far_away", ErrorKind.GLOBAL_BOUNDS),
+        ("atomic_far_away", ErrorKind.GLOBAL_BOUNDS),
+        ("integer_division", ErrorKind.ARITHMETIC_FAULT),
     ],
 )
 def test_fault_is_named_with_its_line(client, faults, entry, kind, check):
@@ -41,9 +42,11 @@ def test_fault_is_named_with_its_line(client, faults, entry, kind, check):
         pytest.skip("clang computes this division without the processor's trap")
     result = planted.run(client, faults[check], entry)
     line = line_of(KERNELS / FILE, f"BUG {entry}")
-    is_fault = kind == "arithmetic fault"
+    assert result.kind is kind, result.reason
+    is_fault = kind is ErrorKind.ARITHMETIC_FAULT
     assert result.status is (Status.LAUNCH_ERROR if is_fault else Status.OUT_OF_BOUNDS)
-    assert result.reason.startswith(f"{FILE}:{line}: {kind} in kernel {entry}, CTA (")
+    assert result.reason.startswith(f"{FILE}:{line}: {kind} ")
+    assert f"{entry}, CTA (" in result.reason
     assert not result.returned
 
 
@@ -57,14 +60,15 @@ def test_write_behind_the_buffer_breaks_the_guard(client, faults):
     result = planted.run(client, faults[False], "just_behind_the_buffer")
     assert result.status is Status.OUT_OF_BOUNDS
     assert not result.guards_intact
-    assert "byte 1024 of buffer 'out' (1024 bytes)" in result.reason
+    assert result.kind is ErrorKind.GUARD_ZONE
+    assert says(result.reason, "guard_zone_written", "1024 of buffer 'out'", "(1024 bytes)")
 
 
 def test_guard_zone_has_the_size_that_was_asked_for(client, faults):
-    """A write 63 words behind the end lies beyond a small slack, and faults at once."""
+    """A write far past the end faults at once with a small guard zone, but not with a large one."""
     result = planted.run(client, faults[False], "beyond_the_buffer", slack_bytes=1 << 20)
     assert result.status is Status.OUT_OF_BOUNDS
-    assert not result.guards_intact  # 1,024,000 bytes behind: within the slack now
+    assert not result.guards_intact  # 1,024,000 bytes past the end: within the guard zone
 
 
 def test_write_behind_odd_dynamic_memory(client, faults):
@@ -89,7 +93,7 @@ def test_endless_kernel_is_stopped_and_the_line_named(client, faults):
 def test_end_of_the_process_is_a_crash(client, faults):
     result = planted.run(client, faults[False], "ends_the_process")
     assert result.status is Status.CRASHED
-    assert "ended by SIGABRT" in result.reason
+    assert says(result.reason, "process_ended", "SIGABRT")
     after = planted.run(client, faults[False], "well_behaved")
     assert after.status is Status.PASSED
     np.testing.assert_array_equal(
@@ -101,7 +105,7 @@ def test_child_that_was_killed_is_replaced(faults):
     client = Client(workers=1)
     assert planted.run(client, faults[False], "well_behaved").status is Status.PASSED
     os.kill(client.process_id, 9)
-    # Whether it is noticed before or while the next job runs, one job at most fails.
+    # At most one job fails, whether the end is noticed before the next job or during it.
     statuses = [planted.run(client, faults[False], "well_behaved").status for _ in range(2)]
     assert statuses[0] in (Status.CRASHED, Status.PASSED)
     assert statuses[1] is Status.PASSED
@@ -129,27 +133,28 @@ def test_unwritten_elements_keep_the_poison(client, faults):
 
 
 def test_zero_filled_buffers_are_cleared_once(client, faults):
-    """A self-resetting counter must reset itself: the second run finds what the first one left."""
+    """A counter must reset itself: the second run finds the first one's value."""
     result = planted.run(client, faults[False], "counts_its_runs", repeat=True)
     assert result.status is Status.PASSED
     assert not result.repeatable
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "name", "facts"),
     [
-        ({"args": planted.ARGS[:-1]}, "takes 5 arguments, but the launch gives 4"),
+        ({"args": planted.ARGS[:-1]}, "launch_argument_count", ["5", "4"]),
         (
             {"args": (*planted.ARGS[1:], planted.ARGS[0])},
-            "argument 4 (n) of kernel well_behaved is int32, but the parameter is a pointer",
+            "launch_argument_type",
+            ["argument 4 (n)", "well_behaved", "int32", "a pointer"],
         ),
-        ({"block": (1025, 1, 1)}, "a CTA has 1 to 1024 threads, not 1025"),
-        ({"grid": (0, 1, 1)}, "the grid is empty"),
-        ({"dynamic_smem_bytes": 300 << 10}, "no GPU has more than"),
-        ({"entry": "absent"}, "absent"),
+        ({"block": (1025, 1, 1)}, "launch_threads", ["1024", "1025"]),
+        ({"grid": (0, 1, 1)}, "launch_grid_empty", []),
+        ({"dynamic_smem_bytes": 300 << 10}, "launch_dynamic_smem", [str(300 << 10)]),
+        ({"entry": "absent"}, "launch_kernel_absent", ["absent"]),
     ],
 )
-def test_launches_that_cannot_be(client, faults, changes, sentence):
+def test_launches_that_cannot_be(client, faults, changes, name, facts):
     from dataclasses import replace
 
     from engine.cuda_on_host.client import Buffer, Job, KernelLaunch
@@ -165,4 +170,4 @@ def test_launches_that_cannot_be(client, faults, changes, sentence):
     )
     result = client.run(job)
     assert result.status is Status.LAUNCH_ERROR
-    assert sentence in result.reason
+    assert says(result.reason, name, *facts)

@@ -17,7 +17,7 @@ from engine.cuda_on_host.client import Buffer, Job, KernelLaunch
 
 ATTENTION = ("fa1", "fa_split", "fa_mma", "fa_wgmma")
 SHAPES = ((1, 1, 128), (1, 2, 1), (2, 1, 65), (1, 2, 203))
-# Rounding of the output, and of P where the tensor cores take it, in each format.
+# Rounding of the output, and of P for tensor cores, in each format.
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2}
 
 
@@ -201,7 +201,7 @@ def test_wgmma_of_every_width_and_layout(client, n, a_transposed, b_transposed, 
 
 @pytest.mark.parametrize("defines", [(), (("COH_SOFT_HALF", "1"),)])
 def test_conversions_of_every_value(client, defines):
-    """Also the software path that compilers without _Float16 take."""
+    """Also with the software conversions for compilers without _Float16."""
     bits = np.arange(65536, dtype=np.uint16)
     rng = np.random.default_rng(3)
     edges = np.array([0, -0.0, 65519.9, 65520, 65504, 2**-24, 2**-25, 2**-25 * 1.01, 6e-5, np.inf])

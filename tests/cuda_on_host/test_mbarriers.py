@@ -1,4 +1,4 @@
-"""What is said of a phase that nobody completes, and of arrivals that nobody waits for."""
+"""Errors about mbarrier phases that are never complete, and about arrivals without a wait."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import planted
 import pytest
 from host_kernels import KERNELS, line_of
+from words import says
 
 from engine.backends.cpu import with_names
 from engine.base.errors import Status
@@ -15,17 +16,24 @@ from engine.cuda_on_host import error_kinds
 from engine.cuda_on_host.error_kinds import ErrorKind
 
 FILE = "mbarriers.cu"
-# `BUG` and `OTHER` stand for the lines that say so.
+# Kernel -> the threads that wait at the line marked BUG, the phase, and what the error says of the
+# arrival or copy of the line marked OTHER.
 DEADLOCKS = {
-    "producer_leaves": "32 threads wait at BUG for phase 1 of the mbarrier full + stage of {} "
-    "(number 2 of 2), which nobody will complete: 1 of its 1 arrivals is missing; thread (32,0,0), "
-    "which arrived last at OTHER, has returned.",
-    "expects_too_much": "64 threads wait at BUG for phase 0 of the mbarrier full of {}, which "
-    "nobody will complete: 128 bytes that it expects never come; thread (0,0,0), which arrived "
-    "last at OTHER, waits at BUG.",
-    "expects_nothing": "64 threads wait at BUG for phase 0 of the mbarrier full of {}, which "
-    "nobody will complete: 1 of its 1 arrivals is missing; thread (0,0,0), which asked for a copy "
-    "to it at OTHER, waits at BUG.",
+    "producer_leaves": (
+        ["32", "phase 1", "full + stage", "(number 2 of 2)"],
+        ["mbarrier_arrivals_missing", "mbarrier_last_arrival", "mbarrier_last_returned"],
+        ["1 of its 1", "(32,0,0)"],
+    ),
+    "expects_too_much": (
+        ["64", "phase 0", "full"],
+        ["mbarrier_bytes_never_come", "mbarrier_last_arrival", "mbarrier_last_waits"],
+        ["128 bytes", "(0,0,0)"],
+    ),
+    "expects_nothing": (
+        ["64", "phase 0", "full"],
+        ["mbarrier_arrivals_missing", "mbarrier_last_copy", "mbarrier_last_waits"],
+        ["1 of its 1", "(0,0,0)"],
+    ),
 }
 
 
@@ -40,23 +48,23 @@ def place(kernel, mark):
 
 @pytest.mark.parametrize("schedule", ["in_order", "random", "reverse"])
 def test_a_deadlock_says_who_should_have_come(client, library, schedule):
-    for kernel, words in DEADLOCKS.items():
+    for kernel, (waits, names, facts) in DEADLOCKS.items():
         result = planted.run(client, library, kernel, schedule=schedule)
         assert result.status is Status.LAUNCH_ERROR
-        for mark in ("BUG", "OTHER"):
-            words = words.replace(mark, place(kernel, mark))
-        before, behind = words.split("{}")
         reason = with_names(result.reason, KERNELS / FILE)
-        assert before in reason
-        assert reason.endswith(behind)
+        parts = f"{result.reason[:-1]};"  # the last part ends with a full stop
+        assert says(parts, "mbarrier_waits", place(kernel, "BUG"))
+        assert [fact for fact in waits if fact not in reason] == []
+        for name in names:
+            assert says(reason, name, place(kernel, "OTHER"), *facts), (name, reason)
 
 
 def test_copies_complete_on_mbarriers_that_they_can_see(client, library):
     kernel = "no_fence_behind_the_initialisation"
     result = planted.run(client, library, kernel)
     assert result.status is Status.LAUNCH_ERROR
-    assert result.reason.startswith(f"{place(kernel, 'BUG')}: mbarrier fence missing")
-    assert f"initialised at {place(kernel, 'OTHER')}" in result.reason
+    assert result.reason.startswith(f"{place(kernel, 'BUG')}: {ErrorKind.MBARRIER_FENCE}")
+    assert says(result.reason, "mbarrier_fence_missing", place(kernel, "OTHER"))
 
 
 def test_arrivals_that_nobody_waits_for_are_a_warning(client, library):
@@ -64,41 +72,38 @@ def test_arrivals_that_nobody_waits_for_are_a_warning(client, library):
     result = planted.run(client, library, kernel)
     assert result.status is Status.PASSED, result.reason
     (warning,) = result.warnings
-    assert warning.startswith(f"{place(kernel, 'BUG')}: arrivals that nobody waited for")
-    assert "barrier 2 has 32 of 64 arrivals" in warning
+    assert warning.startswith(f"{place(kernel, 'BUG')}: {ErrorKind.OPEN_BARRIER}")
+    assert says(warning, "barrier_left_open", "barrier 2", "32 of 64")
 
 
-# What is said of a thread that meets a copy: about which phase, and which it has waited for.
+# An access that races with an asynchronous copy: names and facts of the error, which tell the phase
+# of the copy and the one that the thread has waited for.
 MET = {
     "waits_for_another_stage": (
         ErrorKind.COPY_NOT_COMPLETE,
-        "counts in phase 0 of the mbarrier full + tile of {} (number 2 of 2), and this thread has "
-        "waited for another mbarrier or stage: its last wait, at OTHER, is for phase 0",
+        ["copy_counts_in_phase", "waited_for_other_barrier", "last_wait"],
+        ["phase 0", "full + tile", "(number 2 of 2)"],
     ),
     "waits_for_another_phase": (
         ErrorKind.COPY_NOT_COMPLETE,
-        "this thread has waited for another phase of it, number -1, at OTHER: look at the parity",
+        ["waited_for_other_phase"],
+        ["number -1"],
     ),
-    "overwritten_by_a_copy": (
-        ErrorKind.SHARED_RACE,
-        "is not ordered with the earlier read by thread (",
-    ),
+    "overwritten_by_a_copy": (ErrorKind.SHARED_RACE, ["copy_overwrites"], ["read by thread ("]),
 }
 
 
 @pytest.mark.parametrize("kernel", MET)
 def test_a_copy_that_is_met_too_early_is_told_by_its_phase(client, library, kernel):
-    kind, words = MET[kernel]
+    kind, names, facts = MET[kernel]
     for schedule in ("in_order",) if kernel == "overwritten_by_a_copy" else ("in_order", "reverse"):
         result = planted.run(client, library, kernel, schedule=schedule)
         reason = with_names(result.reason, KERNELS / FILE)
         assert result.kind is kind, reason
         assert reason.startswith(f"{place(kernel, 'BUG')}:")
-        before, _, behind = words.replace("OTHER", place(kernel, "OTHER")).partition("{}")
-        assert before in reason
-        assert behind in reason
-        assert place(kernel, "OTHER") in reason
-        assert "__sync" not in reason  # which would not help against a copy
+        for name in names:
+            assert says(reason, name, place(kernel, "OTHER"), *facts), (name, reason)
+        assert "__sync" not in reason  # it would not order the access with a copy
 
 
 def test_who_has_waited_for_nothing_is_told_so(client, library):
@@ -107,22 +112,27 @@ def test_who_has_waited_for_nothing_is_told_so(client, library):
         result = planted.run(client, library, kernel, schedule=schedule)
         assert result.status is Status.RACE
         assert result.kind in (ErrorKind.COPY_NOT_COMPLETE, ErrorKind.SHARED_RACE)
-        assert "this thread has waited for no mbarrier" in result.reason
+        assert says(result.reason, "waited_for_no_mbarrier")
 
 
 @pytest.mark.parametrize(
-    ("kernel", "kind", "words"),
+    ("kernel", "kind", "name", "facts"),
     [
-        ("initialised_for_one_more", ErrorKind.OPEN_PHASE, "initialised for more than arrive"),
-        ("one_barrier_for_two_groups", ErrorKind.SHARED_BARRIER, "barrier 1 counts 32 threads"),
+        ("initialised_for_one_more", ErrorKind.OPEN_PHASE, "phase_left_open", []),
+        (
+            "one_barrier_for_two_groups",
+            ErrorKind.SHARED_BARRIER,
+            "barrier_of_two_groups",
+            ["barrier 1", "32 threads"],
+        ),
     ],
 )
-def test_what_may_go_wrong_elsewhere_is_a_warning(client, library, kernel, kind, words):
+def test_what_may_go_wrong_elsewhere_is_a_warning(client, library, kernel, kind, name, facts):
     result = planted.run(client, library, kernel)
     assert result.status is Status.PASSED, result.reason
     assert result.warning_kinds == (kind,)
     assert result.warnings[0].startswith(f"{place(kernel, 'BUG')}:")
-    assert words in result.warnings[0]
+    assert says(result.warnings[0], name, *facts)
 
 
 def test_groups_may_take_a_barrier_in_turn(client, library):
@@ -136,7 +146,7 @@ def test_every_kind_of_error_has_a_code():
     native = Path(error_kinds.__file__).parent / "native"
     said = {kind for file in native.rglob("*.[ch]*") for kind in words.findall(file.read_text())}
     assert said <= set(ErrorKind)
-    # What the runtime says in another way: a choice of two, or the client itself.
+    # Kinds that the runtime does not name literally: one of two, or given by the client.
     assert set(ErrorKind) - said <= {
         ErrorKind.DEADLOCK,
         ErrorKind.REGISTERS_NEVER_FREE,

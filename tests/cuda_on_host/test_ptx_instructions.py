@@ -22,7 +22,7 @@ def _inputs(case: Case) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module", params=["fast", "check"])
 def results(request, client, tmp_path_factory):
-    """[case, lane], the outputs' bits."""
+    """Return the outputs' bits, [case, lane]."""
     path = tmp_path_factory.mktemp("cases") / "cases.cu"
     path.write_text(source(CASES))
     words = np.zeros((len(CASES), 4, LANES), np.uint64)

@@ -1,8 +1,10 @@
-"""setmaxnreg: who asks for more registers than there are, or in the wrong way, is told so."""
+"""setmaxnreg: errors for more registers than are free, and for wrong use."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from words import says
 
 from engine.base.errors import Status
 from engine.base.launch_arguments import TensorArg
@@ -37,9 +39,10 @@ def test_no_warp_waits_for_registers_that_nobody_gives_back(client: Client, tmp_
     result = run("budgets<40>")
     assert result.status is Status.LAUNCH_ERROR
     assert result.reason.startswith("budgets.cu:")
-    # 128 threads give 128 back each; one group of consumers takes 72, for the other 56 are left.
+    # 128 threads give back 128 each; one consumer warpgroup takes 72, and 56 are left.
     assert result.kind is ErrorKind.REGISTERS_NEVER_FREE
-    assert "72 registers more for each of its 128 threads, where 7168 are free" in result.reason
+    parts = f"{result.reason[:-1]};"  # the last part ends with a full stop
+    assert says(parts, "waits_for_registers", "72 registers", "128 threads", "7168")
 
 
 BY_CASE = """\
@@ -79,22 +82,17 @@ def test_registers_are_taken_and_given_back_by_whole_warpgroups(
     entries = [f"changes<{case}>" for case in range(5)]
     library = build_kernels(source, entries, (), check=False)
     expected = (
-        (ErrorKind.BAD_SETMAXNREG, "setmaxnreg.inc to 24 registers, where each of 384 threads has"),
-        (
-            ErrorKind.BAD_SETMAXNREG,
-            "setmaxnreg.dec to 240 registers, where each of 384 threads has",
-        ),
-        (
-            ErrorKind.DEADLOCK,
-            "32 of 128 threads wait at setmaxnreg, which all warps of a warpgroup",
-        ),
-        (ErrorKind.REGISTERS_NEVER_FREE, "72 registers more for each of its 128 threads"),
-        (None, ""),
+        (ErrorKind.BAD_SETMAXNREG, "setmaxnreg_inc_takes", ("24 registers", "384 threads")),
+        (ErrorKind.BAD_SETMAXNREG, "setmaxnreg_dec_gives", ("240 registers", "384 threads")),
+        (ErrorKind.DEADLOCK, "setmaxnreg_by_all_warps", ("32 of 128 threads",)),
+        (ErrorKind.REGISTERS_NEVER_FREE, "waits_for_registers", ("72 registers", "128 threads")),
+        (None, "", ()),
     )
-    for entry, (kind, words) in zip(entries, expected, strict=True):
+    for entry, (kind, name, facts) in zip(entries, expected, strict=True):
         for schedule in ("in_order", "random", "reverse"):
             launch = KernelLaunch(entry, (2, 1, 1), (384, 1, 1), (TensorArg("out"),))
             out = Buffer("out", size_bytes=4 * 384, returned=True)
             result = client.run(Job(library, (out,), (launch,), schedule=schedule), 30.0)
             assert result.kind is kind, (entry, result.reason)
-            assert words in result.reason
+            parts = f"{result.reason[:-1]};"  # the last part ends with a full stop
+            assert kind is None or says(parts, name, *facts)

@@ -1,4 +1,4 @@
-"""Local variables that are read before they are written: found where they change the output."""
+"""Local variables that are read before they are written are found if they change the output."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from host_kernels import KERNELS, line_of
 
 from engine.base.errors import Status
+from engine.cuda_on_host.error_kinds import ErrorKind
 
 FILE = "locals.cu"
 BUGS = {
@@ -34,7 +35,8 @@ def test_a_used_variable_is_named_with_its_line(client, library, entry):
     result = planted.run(client, library, entry, repeat=True)
     assert result.status is Status.LAUNCH_ERROR
     line = line_of(KERNELS / FILE, f"BUG {entry}")
-    assert result.reason.startswith(f"{FILE}:{line}: uninitialised local variable: '{BUGS[entry]}'")
+    assert result.kind is ErrorKind.LOCAL_UNINITIALISED
+    assert result.reason.startswith(f"{FILE}:{line}: {result.kind}: '{BUGS[entry]}'")
 
 
 @pytest.mark.parametrize("entry", sorted(set(planted.entries_of(FILE)) - set(BUGS)))

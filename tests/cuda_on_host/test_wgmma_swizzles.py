@@ -1,4 +1,4 @@
-"""wgmma reads what lies in shared memory as each of its swizzles lays it out."""
+"""wgmma reads shared memory in the layout of each swizzle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.cuda_on_host.client import Buffer, Job, KernelLaunch
 
 
 def laid_out(matrix, row_bytes):
-    """The bytes of a [rows, columns] matrix of 2-byte elements, element by element.
+    """Return the bytes of a [rows, columns] matrix of 2-byte elements, element by element.
 
     Blocks as wide as the swizzle follow each other. In a block the address's bits 4 and up are
     XORed with those from 7 on: 1 bit for 32 bytes, 2 for 64, 3 for 128 (CUTLASS: Swizzle<B, 4, 3>).

@@ -1,4 +1,4 @@
-"""A cache of its own for every test, in which what a C++ compiler makes is the run's."""
+"""A separate cache for every test, with the C++ compiler's outputs shared by the run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def data() -> Path:
 
 @pytest.fixture
 def cuda_file(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes a kernel and gives its path."""
+    """Return a function that writes a kernel and returns its path."""
 
     def write(text: str, name: str = "kernel.cu") -> Path:
         path = tmp_path / name

@@ -1,4 +1,4 @@
-"""NVRTC in its own process: what it does not finish or dies of is one sentence."""
+"""NVRTC in its own process: a timeout or crash is an error of one sentence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine.cuda_source.nvrtc import toolchain
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 
 GOOD = 'extern "C" __global__ void k(int* x) { *x = 1; }\n'
-# 2^40 instantiations, of which none is another one.
+# 2^40 different instantiations.
 ENDLESS = """
 template <int Depth, long long Path> struct Tree {
     static constexpr int value =
@@ -50,7 +50,7 @@ def test_an_endless_compile_is_stopped(cuda_file: Callable[[str], Path]) -> None
     with raises(CompileError, "compile_time_limit", "kernel.cu"):
         compiler.compile_apart(endless, time_limit_s=1.0)
     assert time.monotonic() - begin < 20
-    assert not compiler._idle  # its process is gone
+    assert not compiler._idle  # its process has ended
     assert compiled(cuda_file(GOOD)).startswith(b"\x7fELF")
 
 
@@ -62,7 +62,7 @@ def test_a_compiler_that_dies_is_a_sentence(cuda_file: Callable[[str], Path]) ->
     with raises(CompileError, "compiler_died", "SIGKILL"):
         compiled(cuda_file(ENDLESS))
     killer.join()
-    # One that dies while it waits is replaced.
+    # A process that dies while idle is replaced.
     compiled(cuda_file(GOOD + "// other\n"))
     (child,) = compiler._idle
     child.process.kill()
@@ -102,7 +102,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         assert process.stdout is not None
         child = int(process.stdout.readline())
         time.sleep(2.0)
-        os.kill(child, 0)  # it is there
+        os.kill(child, 0)  # raises if it has ended
         process.kill()
     deadline = time.monotonic() + 10.0
     while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:

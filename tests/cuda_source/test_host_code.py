@@ -1,4 +1,4 @@
-"""What a `.cu` file holds for the host is left out; what device code needs stays, line by line."""
+"""Host code of a `.cu` file is removed; device code and what it needs keep their lines."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_ladder_has_no_host_code(path: Path) -> None:
     assert without_host_code(text) == text
 
 
-# In the manner of headers that stand beside public kernels.
+# In the style of headers of public kernels.
 _COMMON = """\
 #pragma once
 #include <cublas_v2.h>
@@ -161,8 +161,8 @@ def test_a_structure_of_host_and_device_may_hold_handles(cuda_file: Callable[...
 def test_headers_are_found_where_a_compiler_finds_them(
     cuda_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Beside the includer first, then beside the kernel, then in include folders; two headers of
-    one name are two files."""
+    """First beside the including file, then beside the kernel, then in include folders; headers
+    of one name in two places are two files."""
     for name, text in {
         "sub/a.cuh": '#include "b.cuh"\n#include <lib.h>\n',
         "sub/b.cuh": "#define INNER 1\n",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from words import raises
+from words import raises, says
 
 from engine.base.errors import CompileError, ToolMissing
 from engine.cli import main
@@ -33,7 +33,7 @@ extern "C" __global__ void sum(const float* x, float* out, int n) {
 
 
 def built(folder: Path, **knobs: int) -> tuple[int, int, str]:
-    """(registers, bytes of the cubin, digest of its code)."""
+    """Return (registers, bytes of the cubin, digest of its code)."""
     source = folder / "sum.cu"
     source.write_text(SOURCE)
     defines = tuple(sorted((name.upper(), str(value)) for name, value in knobs.items()))
@@ -68,7 +68,7 @@ def test_a_sweep_ranks_them_by_simulation(
     knob = '[tunables]\nmaxrregcount = {values = [0, 64], default = 0, meaning = "registers"}\n'
     mine = tmp_path / "mine.cu"
     text = text.replace("[tunables]\n", knob)
-    mine.write_text(text.replace("__launch_bounds__(NUM_THREADS, 1)", ""))  # it would outrank it
+    mine.write_text(text.replace("__launch_bounds__(NUM_THREADS, 1)", ""))  # else it wins
     options = ["--heads", "2", "--seqlen", "64", "--gpu", "L4", "--no-execute", "--defaults-only"]
     options += ["--tunable", "maxrregcount=0,64", "--strategy", "simulated", "--json"]
     journal = tmp_path / "journal.jsonl"
@@ -78,7 +78,7 @@ def test_a_sweep_ranks_them_by_simulation(
     assert [p["config"]["maxrregcount"] for p in found["best"][0]["places"]] == [0]
     (refused,) = (row for row in found["rows"] if row["config.maxrregcount"] == 64)
     assert (refused["status"], refused["median_us"]) == ("SKIPPED", None)
-    assert "spills" in refused["reason"]
+    assert says(refused["reason"], "spills_of_config")
     journal.unlink()
     assert main(["sweep", str(mine), *options, "--journal", str(journal), "--allow-spills"]) == 0
     places = json.loads(capsys.readouterr().out)["best"][0]["places"]
@@ -92,7 +92,7 @@ def test_another_compiler_is_a_tunable_too(tmp_path: Path, monkeypatch: pytest.M
     assert built(tmp_path, nvrtc=version[0] * 100 + version[1])[2] == code
     with raises(ToolMissing, "nvrtc_version_missing", "9.1"):
         built(tmp_path, nvrtc=901)
-    # The library that CuPy loads, loaded as another one: the same code, the same errors.
+    # The library that CuPy loads, loaded separately: the same code, the same errors.
     path = other_nvrtc(version)
     assert path.name.startswith("libnvrtc.so")
     other = replace(toolchain(), library=path, archs=NvrtcLibrary(path).archs())

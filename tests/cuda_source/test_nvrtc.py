@@ -21,7 +21,7 @@ ENTRIES = ("staged", "plain")
 
 @pytest.fixture
 def fresh_toolchain() -> Iterator[None]:
-    """The compiler is looked for again, now and after the test."""
+    """Detect the compiler anew, now and after the test."""
     toolchain.cache_clear()
     yield
     toolchain.cache_clear()
@@ -88,7 +88,7 @@ def test_an_error_in_a_header_names_the_header(
 def test_errors_in_a_headers_host_code_come_after_those_of_the_kernel(
     cuda_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Host code is left in where a bracket is missing, and is compiled first."""
+    """Host code is kept if a bracket is missing, and is then compiled first."""
     (tmp_path / "part.cuh").write_text("void free_all(float* p) {\n  cudaFree(p);\n")
     source = cuda_file('#include "part.cuh"\n}\n__global__ void k() { UNKNOWN; }\n')
     with pytest.raises(CompileError, match=r'^kernel\.cu\(3\): identifier "UNKNOWN" is undefined$'):

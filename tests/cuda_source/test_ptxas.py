@@ -30,7 +30,7 @@ def info(registers: int, smem: int, store: int, load: int, stack: int) -> PtxasI
 )
 def test_real_logs_of_cuda_12_and_13(log: str, g: PtxasInfo, data: Path) -> None:
     found = parse_ptxas((data / "logs" / log).read_text())
-    # The device function that was not inlined comes last, with a frame of its own.
+    # The device function that was not inlined comes last, with its own stack frame.
     assert found == {"g": g, "f": info(32, 256, 0, 0, 256)}
 
 
@@ -124,7 +124,7 @@ def test_the_first_error_is_found(line: str, message: str) -> None:
 
 
 def test_errors_in_host_code_come_after_those_in_device_code() -> None:
-    """Host code is left in where a bracket is missing."""
+    """Host code is kept if a bracket is missing."""
     host = "void run(float* p) {\n  cudaMalloc(&p, 4);\n}\n"
     device = "__global__ void\nk(float* p) {\n  p[0] = 1\n"
     code = f"{host}{device}{host}"

@@ -63,7 +63,7 @@ def test_text_that_is_not_utf8_is_named(tmp_path: Path) -> None:
 
 
 def test_the_mark_of_utf8_is_read_away(tmp_path: Path) -> None:
-    """Editors of Windows put it first; NVRTC refuses it."""
+    """Editors on Windows write a byte order mark, which NVRTC rejects."""
     block = '/* attune\ntitle = "x"\n*/\n#include "h.cuh"\n'
     (tmp_path / "h.cuh").write_text("#define X 1\n", encoding="utf-8-sig")
     (tmp_path / "k.cu").write_text(block, encoding="utf-8-sig")
@@ -73,7 +73,7 @@ def test_the_mark_of_utf8_is_read_away(tmp_path: Path) -> None:
     assert has_block(read_text(tmp_path / "k.cu"))
 
 
-# A hundred kilobytes of what a reader of C++ looks for the end of, and does not find.
+# A hundred kilobytes of constructs whose end is missing.
 UNENDED = {
     "comments after hashes": "#/*" * 32_000,
     "comments in comments after hashes": "#/*#/**/" * 12_000,

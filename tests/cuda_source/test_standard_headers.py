@@ -1,4 +1,4 @@
-"""What NVRTC has in place of headers, and what is said of those that nobody has brought."""
+"""Standard headers that NVRTC replaces, and errors for libraries that Attune does not have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BODY = 'extern "C" __global__ void k(float* p) {{ p[0] = {}; }}\n'
 
 @pytest.fixture(autouse=True)
 def cache_dir() -> None:
-    """The run's own, and not a new one: the CPU backend's runtime and headers take ten seconds."""
+    """Use the run's cache: building the CPU backend's runtime and headers takes ten seconds."""
 
 
 def written(folder: Path, text: str) -> Path:

@@ -1,4 +1,4 @@
-"""Detection against the NVML of GPUs in software: no GPU is needed to test what is said of one."""
+"""Detection with the NVML of GPUs in software, so that no GPU is needed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from engine.devices import find_device, nvml, spec
 from engine.devices.spec import DetectedDevice, detect_local
 from engine.pipeline.request import EvaluationRequest, resolve
 
-THROTTLED = "reasons=69"  # power cap, hardware thermal slowdown; idle, which slows nothing
+THROTTLED = "reasons=69"  # power cap, hardware thermal slowdown, and idle, which does not slow
 
 
 @pytest.fixture(autouse=True)
 def _without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What CUDA says beside it: tests/software_gpu, with the installed CuPy."""
+    """Detect without CUDA; tests/software_gpu covers it with the installed CuPy."""
     monkeypatch.setitem(sys.modules, "cupy", None)  # `import cupy` fails
 
 
@@ -49,14 +49,14 @@ def test_the_driver_counts_sms_better_than_the_table(software_nvml: SoftwareNvml
     local = detected()
     assert local.spec.num_sms == 60
     assert "driver" in local.spec.source
-    # Naming this machine's own GPU makes no other GPU of it; naming another one does.
+    # Naming the local GPU keeps its measured figures; naming another one does not.
     request = EvaluationRequest("v01", Problem(1, 1, 128, 64), gpu="L4")
     assert resolve(request).device == local.spec
     assert resolve(replace(request, gpu="T4")).device == find_device("T4")
 
 
 def test_the_highest_clock_of_the_driver_beside_the_table(software_nvml: SoftwareNvml) -> None:
-    """The rates refer to the table's boost clock, which therefore stays."""
+    """Rates refer to the table's boost clock, which therefore is not replaced."""
     software_nvml.has(described("H200", clock_khz=1_830_000))
     local = detected()
     assert local.spec is find_device("H200")
@@ -110,7 +110,7 @@ L4_AND_A_SLICE = (described("L4"), described("H200 MIG 1g.18gb"))
 def test_names_in_cuda_visible_devices(
     software_nvml: SoftwareNvml, monkeypatch: pytest.MonkeyPatch, visible: str, name: str
 ) -> None:
-    """Whole UUIDs, and as CUDA takes them: their beginnings."""
+    """Whole UUIDs, and their beginnings, which CUDA accepts as well."""
     software_nvml.has(*L4_AND_A_SLICE)
     for length in (12, 40):
         whole = visible
@@ -160,7 +160,7 @@ def test_no_such_device(software_nvml: SoftwareNvml) -> None:
 
 @pytest.mark.parametrize("older", ["", "nvmlDeviceGetCurrentClocksEventReasons=13 "])
 def test_state(software_nvml: SoftwareNvml, older: str) -> None:
-    """Drivers before 535 know the reasons by another name."""
+    """Drivers before 535 have the reasons under another name."""
     software_nvml.has(described("T4"), described("L4"))
     figures = "1:sm_clock_mhz=1815 1:memory_clock_mhz=6251 1:power_w=71 1:temperature_c=63"
     silent = "1:nvmlDeviceGetPowerManagementLimit=3"
@@ -172,12 +172,14 @@ def test_state(software_nvml: SoftwareNvml, older: str) -> None:
     assert (state.sm_clock_mhz, state.memory_clock_mhz) == (1815, 6251)
     assert (state.power_w, state.power_limit_w) == (71.0, None)
     assert state.temperature_c == 63
-    assert state.throttle_reasons == ("power cap", "hardware thermal slowdown")
+    cap, slowdown = state.throttle_reasons
+    assert says(cap, "power_cap")
+    assert says(slowdown, "hardware_thermal_slowdown")
     assert (other.temperature_c, other.power_limit_w, other.throttle_reasons) == (40, 70.0, ())
 
 
 class Counting:
-    """`pynvml`, and which of its queries were asked."""
+    """`pynvml`, which also records the queries."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -197,8 +199,8 @@ class Counting:
 def test_a_reading_asks_for_the_clock_first_and_for_little_else(
     software_nvml: SoftwareNvml,
 ) -> None:
-    """Eight questions, the clock last, took the GPU's answer of another moment. Two of some tens of
-    µs each leave a reading under 0.2 ms."""
+    """With eight queries, the clock last, the clock was that of a later moment. Two queries of some
+    tens of µs each keep a reading under 0.2 ms."""
     software_nvml.has(described("L4"))
     software_nvml.says("sm_clock_mhz=1815 memory_clock_mhz=6251 power_w=71")
     counting, now, states = Counting(), 0.0, []
@@ -223,7 +225,7 @@ def test_a_reading_asks_for_the_clock_first_and_for_little_else(
 
 
 def test_memory_errors_are_told_apart(software_nvml: SoftwareNvml) -> None:
-    """What a person is sent to look at after CUDA's error 214."""
+    """The counters that CUDA's error 214 refers to."""
     software_nvml.has(described("H200"))
     software_nvml.says("ecc_corrected=5 ecc_uncorrected=1")
     with nvml.session() as api:
@@ -253,8 +255,8 @@ def test_a_process_of_somebody_else_is_seen(software_nvml: SoftwareNvml) -> None
 
 
 def test_nvml_has_what_dask_asks_of_it(software_nvml: SoftwareNvml) -> None:
-    """Its scheduler and workers ask at every heartbeat, and end where NVML lacks a function."""
-    del software_nvml  # that the library is loaded
+    """Scheduler and workers query at every heartbeat, and end if NVML lacks a function."""
+    del software_nvml  # used only to load the library
     diagnostics = pytest.importorskip("distributed.diagnostics", reason="Dask is not installed")
     text = Path(diagnostics.__path__[0], "nvml.py").read_text(encoding="utf-8")
     names = {name.partition("_v")[0] for name in re.findall(r"pynvml\.(nvml[A-Z]\w+)", text)}

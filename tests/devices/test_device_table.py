@@ -11,7 +11,7 @@ from engine.base.errors import AttuneError, UnknownName
 from engine.devices import all_devices, find_device, limits_for
 from engine.devices.spec import SM_LIMITS, DeviceSpec, _key
 
-# FP16 FMAs per SM and cycle with FP32 accumulation where nothing halves it (architecture
+# FP16 FMAs per SM and cycle with FP32 accumulation, if not halved (architecture
 # whitepapers), and FP32 lanes per SM.
 TENSOR_FMAS = {
     (7, 5): 512,
@@ -63,7 +63,7 @@ def test_figures_are_plausible(device: DeviceSpec) -> None:
     assert 8 * 2**30 <= device.memory_bytes <= 200 * 2**30
     assert 3 * 2**20 < device.l2_bytes < 256 * 2**20
     if device.name == "GH200":
-        assert device.power_w is None  # the data sheet gives it together with the CPU's
+        assert device.power_w is None  # the data sheet includes the CPU
     else:
         assert 50 < device.power_w < 1500
     # A GPU reads its whole memory in 5 ms (bandwidth-rich) to 100 ms (capacity-rich).
@@ -90,7 +90,7 @@ def test_copying_is_slower_than_reading(device: DeviceSpec) -> None:
 def test_two_streams_read_and_one_written_take_what_was_published(
     gpu: str, gb_per_s: float
 ) -> None:
-    """gpu-benches' triad, of which no figure was made; its read and scale are the table's."""
+    """gpu-benches' triad, which was not fitted; the table uses its read and scale."""
     device = find_device(gpu)
     dram = device.dram(device.memory_gb_per_s or 0.0)
     assert 1e3 * gb_per_s == pytest.approx(3e6 / dram.us(3e6, 1e6), rel=0.045)
@@ -171,7 +171,7 @@ def test_rows_are_immutable() -> None:
 
 
 # Warps, CTAs, shared memory per SM and most per CTA in KiB: CUDA C++ Programming Guide, "Technical
-# Specifications per Compute Capability". Typed in again here, so that a slip shows.
+# Specifications per Compute Capability". Repeated here to find typing errors.
 @pytest.mark.parametrize(
     ("capability", "warps", "ctas", "smem_kib", "optin_kib"),
     [

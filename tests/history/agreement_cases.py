@@ -1,4 +1,4 @@
-"""Requests whose times everyone must agree on, and the figures that are compared."""
+"""Requests for which all commands and pages must give the same time, and the compared figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.cuda_source.sources import read_sources
 
 @dataclass(frozen=True)
 class Case:
-    """One request, and times that sessions hold of its kernel: (problem, µs)."""
+    """One request, and times of its kernel in sessions: (problem, µs)."""
 
     name: str
     variant: str

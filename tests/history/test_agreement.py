@@ -1,8 +1,8 @@
-"""One truth about a kernel's time: whoever is asked says the same time, interval and method.
+"""All commands and pages give the same time, interval and method for a kernel.
 
-Each command is asked in this process as a person asks it; pages and the job worker through what
-they call. Whatever decides by itself between measured, recorded, simulated and assumed times is
-found here.
+Each command is run in this process with its arguments; pages and the job worker are tested through
+the functions that they call. Code that chooses by itself between measured, recorded, simulated and
+assumed times fails here.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ CASES = [
 def ask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
-    """A command's output."""
+    """Return a command's output."""
     pytest.importorskip("cupy")
     for name in ("data", "store"):
         (tmp_path / name).mkdir()
@@ -157,7 +157,7 @@ def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_pa
     }
     assert {name: each for name, each in said.items() if each != expected} == {}
 
-    # Formatted in tables and sentences.
+    # The same figures, formatted in tables and sentences.
     listed = json.loads(ask("variants", variant, *gpu, *case.args(), "--json"))
     (mine,) = listed
     assert mine["rung"] == variant
@@ -173,7 +173,7 @@ def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_pa
     imported = ask("profile", variant, *case.args(), *gpu, *config, "--import", str(counted))
     (duration,) = (line for line in imported.splitlines() if "duration" in line)
     assert format_us(expected[0]) in duration
-    if p.flops < 1e8:  # executed whole, and the ladder's other kernels simulated
+    if p.flops < 1e8:  # executed whole; the ladder's other kernels are simulated
         shown = evaluation_of(replace(case, variant=variant), p, 9_999.0)
         path = default_store().save(
             make_snapshot(
@@ -197,7 +197,7 @@ def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_pa
 @pytest.mark.parametrize("case", CASES[:4:2], ids=lambda case: case.name)
 @pytest.mark.usefixtures("ask")
 def test_pages_and_the_worker_say_what_the_commands_say(case: Case) -> None:
-    """What a page looks up, once the worker has compiled and simulated."""
+    """After the worker has compiled and simulated, pages look the figures up."""
     from app.tune import variants_frame
     from engine.base.schema import decode
     from engine.choose.batch.alternatives import Situation, rank_options
@@ -296,7 +296,7 @@ def test_alternatives_say_what_evaluating_them_says(ask: Callable[..., str]) -> 
 
 
 def test_time_of_answers_in_its_order() -> None:
-    """Measured here, recorded, simulated; never of another source. Here without a compiler."""
+    """Measured, recorded, simulated; never times of another source. Needs no compiler."""
     from made_up_history import MadeUpHistory, Times
 
     from engine.history.known_time import times_of
@@ -322,7 +322,7 @@ def test_time_of_answers_in_its_order() -> None:
 
 
 def test_kernels_of_another_source_have_names_of_their_own() -> None:
-    """Of the L4 study two took 543 and 579 µs on one problem: they are told apart."""
+    """Two kernels of the L4 study took 543 and 579 µs on one problem: their names differ."""
     from engine.history import History
     from engine.sessions.known_times import KnownTimes
 
@@ -335,9 +335,9 @@ def test_kernels_of_another_source_have_names_of_their_own() -> None:
 
 
 def test_everyone_in_engine_and_app_hands_the_history_on() -> None:
-    """What decides without it could decide otherwise than the rest."""
+    """Code that chooses times without the history could disagree with the rest."""
     asked = {"evaluate": 3, "preview": 2, "Evaluator": 1, "choose": 4, "known_rung": 3}
-    exempt = {"engine/pipeline/selfcheck.py"}  # looks at correctness alone
+    exempt = {"engine/pipeline/selfcheck.py"}  # only checks correctness
     found = 0
     for path in (p for top in ("engine", "app") for p in (ROOT / top).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
@@ -373,7 +373,7 @@ def _is_imported_from_engine(path: Path, name: str) -> bool:
 
 
 def test_a_gpu_of_any_size_has_its_own_persistent_ctas() -> None:
-    """A slice of a GPU (MIG) is a device with fewer SMs."""
+    """A MIG slice is a device with fewer SMs."""
     from engine.model.kernel import Kernel
 
     whole = find_device("H100 PCIe")
@@ -385,7 +385,7 @@ def test_a_gpu_of_any_size_has_its_own_persistent_ctas() -> None:
 def test_a_slice_of_this_machines_gpu_is_what_everyone_means(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The driver calls it by the whole GPU's name, and counts fewer SMs than the table."""
+    """The driver gives it the GPU's name, and fewer SMs than the table."""
     from made_up_history import compiled_on_an_l4
 
     from app.shared import machine

@@ -1,6 +1,6 @@
-"""One truth about a kernel's time, asked of what predicts without compiling anything.
+"""Commands and pages that predict without compiling give the same time.
 
-The commands, and the pages after a run, are asked in `test_agreement.py`.
+Commands, and pages after a run, are tested in `test_agreement.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from agreement_cases import Case, evaluation_of, figures
+from words import says
 
 from engine.attention.evaluation import Evaluation, Latency
 from engine.attention.problem import Problem
@@ -36,7 +37,7 @@ QUICK = [
 
 
 def of_batch_page(result: BatchResult, made: Latency) -> None:
-    """The page's curve, table and tile of a batch have this prediction."""
+    """Assert that the page's curve, table and tile of a batch have this prediction."""
     from app.batch import frames, summary
 
     batch = result.problem.batch
@@ -52,11 +53,11 @@ def of_batch_page(result: BatchResult, made: Latency) -> None:
     assert line["predicted µs"] == line["latency µs"]
     assert line["origin"] == made.origin
     now = summary.now_note(summary.present(result))
-    assert now.startswith(f"{format_us(made.median_us)} per launch {made.origin}, ")
+    assert says(now, "present_batch", format_us(made.median_us), made.origin)
 
 
 def of_sweep_page(evaluation: Evaluation, history: History, recorded: list[float]) -> None:
-    """The page's tables have the point's time, and what is known of its kernel beside it."""
+    """Assert that the page's tables have the point's time and its kernel's known times."""
     from app.sweep import frames
     from app.sweep.result_rows import ResultRows
     from engine.search.autotune import problem_result
@@ -85,7 +86,7 @@ def of_sweep_page(evaluation: Evaluation, history: History, recorded: list[float
 
 
 def of_compare_page(point: Evaluation, made: Latency, shown: Latency) -> None:
-    """Before: the prediction; after: the history's time."""
+    """Assert that Compare shows the prediction before, and the history's time after."""
     from app.compare.results import rows_table
     from engine.sessions.compare import compare_sessions
     from engine.sessions.compare.formats import rows_frame, winners_frame

@@ -1,4 +1,4 @@
-"""Persistent kernels: what each CTA takes, and launches predicted from the cost of its pieces."""
+"""Persistent kernels: the tiles of each CTA, and launch times predicted from the costs of tiles."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ def test_every_key_tile_is_visited_once(name: str, problem: Problem) -> None:
     of_ctas = np.bincount(pieces.cta, pieces.tiles)
     assert len(of_ctas) == 100
     if name == "v13":
-        # A query tile counts as so many key tiles more, which fall to one CTA or two.
+        # A query tile costs as much as some additional key tiles, which one or two CTAs take.
         start = 4 if problem.causal else 2
         assert np.ptp(of_ctas + start * np.bincount(pieces.cta)) <= start + 1
         assert pieces.is_cut.sum() > 90
     else:
         assert not pieces.is_cut.any()
         assert sorted(pieces.tiles) == sorted(30 * of_head)
-    # The last key tile crosses the end of the keys; causal, each one behind the first query.
+    # The last key tile is partial; with a causal mask, each one past the first query.
     whole = [min(1000, first + 1) // keys for first in range(0, 1000, rows)]
     masked = sum(of_head) - sum(whole) if problem.causal else len(ends)
     assert pieces.masked.sum() == 30 * masked
 
 
 def test_the_longest_go_first_in_the_last_section() -> None:
-    """v19 with two heads at a time: four tiles of 1, 2, 3 and 4 key tiles in each of four heads."""
+    """v19, two heads at a time: in each of four heads query tiles with 1, 2, 3 and 4 key tiles."""
     variant = find_variant("v19")
     config = variant.default_config() | {"kv_mib": 1}
     problem = Problem(batch=1, num_heads=4, seqlen=512, head_dim=64, causal=True)
@@ -72,17 +72,17 @@ def test_the_longest_go_first_in_the_last_section() -> None:
     assert at_once.heads_at_once is not None
     assert at_once.heads_at_once(problem, config) >= 4
     pieces = pieces_of(variant, problem, config, 4)
-    # Rounds of four CTAs, every other one backwards.
+    # Rounds of four CTAs, every second one in reverse.
     assert pieces.tiles.reshape(4, 4).tolist() == [[4, 3, 2, 1]] * 4
     long = replace(problem, seqlen=8192)
     assert at_once.heads_at_once(long, config) == 1
     first = pieces_of(variant, long, config, 1).tiles
-    # Sections of one head: falling in the last, rising in the one before.
+    # Sections of one head: descending lengths in the last, ascending in the one before.
     assert first.tolist() == [*range(1, 65), *range(64, 0, -1)] * 2
 
 
 def test_the_ctas_of_a_cluster_visit_what_one_of_them_sees() -> None:
-    """v19 in pairs: five query tiles of a head are three pairs, the last one half empty."""
+    """v19 with clusters of two: five query tiles of a head are three pairs, the last half empty."""
     variant = find_variant("v19")
     config = variant.default_config() | {"cluster_size": 2}
     problem = Problem(batch=1, num_heads=2, seqlen=640, head_dim=64, causal=True)
@@ -127,7 +127,7 @@ def test_ctas_execute_the_products_of_the_pieces_that_they_take(
 
 
 def errors(name: str, gpu: str, problems: Sequence[Problem], **chosen: int) -> list[float]:
-    """Of the prediction over the full simulation, in which every CTA is emulated by itself."""
+    """Return errors of the prediction relative to the simulation of every CTA."""
     variant, device = find_variant(name), find_device(gpu)
     found = []
     for problem in problems:
@@ -154,7 +154,7 @@ def errors(name: str, gpu: str, problems: Sequence[Problem], **chosen: int) -> l
 
 @pytest.mark.parametrize(("name", "causal"), slow_ones(2, [("v19", True), ("v20", False)]))
 def test_a_long_cta_takes_what_its_pieces_cost(name: str, causal: bool) -> None:
-    """Within 4 %, though its pieces are longer than those that are simulated."""
+    """Within 4 %, although its tiles are longer than the simulated ones."""
     problem, variant, device = Problem(4, 32, 4096, 64, causal), find_variant(name), "H100 SXM"
     plan, compiled = compiled_for(name, problem, device, num_ctas=132)
     emulator, gpu = emulator_of(plan, compiled), find_device(device)
@@ -171,7 +171,7 @@ def test_a_long_cta_takes_what_its_pieces_cost(name: str, causal: bool) -> None:
 
 
 def test_no_ctas_are_simulated_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one machine: what ends first and what code costs are read from the CTAs in step."""
+    """The first end and the cost of code are taken from the simulation of CTAs in step."""
     plan, compiled = compiled_for("v13", PROBLEM, "A100 80GB SXM", num_ctas=216)
     emulator, gpu = emulator_of(plan, compiled), find_device("A100 80GB SXM")
     entry = read_cubin(compiled.cubin).entries[emulator.program.entry]
@@ -180,7 +180,7 @@ def test_no_ctas_are_simulated_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     def counted(
         kernel: SmKernel, traces: Sequence[CtaTrace], queue: Sequence[int], *_: int, **__: bool
     ) -> SmTiming:
-        """Stands for the simulation, which would take most of a second."""
+        """Replace the simulation, which would take most of a second."""
         executed = [trace.instruction for trace in traces]
         held = [executed[n].tobytes() for n in queue]
         simulated.append((bytes(kernel.machine), *held))
@@ -205,5 +205,5 @@ def test_no_ctas_are_simulated_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_predicted_launch_is_the_simulated_one(problem: Problem) -> None:
-    """Within 2 %: the same query tiles, by their costs and one after the other."""
+    """Within 2 % of the simulation of the same query tiles one after the other."""
     assert np.abs(errors("v19", "H200", [problem])).max() < 0.02

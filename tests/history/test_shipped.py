@@ -1,4 +1,4 @@
-"""Figures that ship: those of the present code, and of no other kernel, GPU or simulator."""
+"""Shipped figures belong to the present code, kernels, GPUs and simulator."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ v07 = LADDER.by_id("v07")
 
 @pytest.fixture(autouse=True)
 def empty_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """But for C++ libraries."""
+    """Use empty caches, except for C++ libraries."""
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(own_cache(tmp_path / "cache", ["cpu"])))
     yield
     shipped._all.cache_clear()
 
 
 def missing(gpu: str, problem: Problem, variants: Iterable[Variant] = LADDER) -> list[str]:
-    """The rungs that can run there and whose figures do not ship."""
+    """Return the rungs that can run there and whose figures do not ship."""
     found = [known_rung(v, request_of(v, problem, gpu)) for v in variants]
     found = [rung for rung in found if not rung.why_not]
     return [r.variant.id for r in found if not (r.is_shipped and r.is_simulated and r.counts)]
@@ -49,13 +49,13 @@ def missing(gpu: str, problem: Problem, variants: Iterable[Variant] = LADDER) ->
 
 @pytest.mark.parametrize("gpu", SHIPPED_GPUS)
 def test_what_ships_is_of_this_code(gpu: str) -> None:
-    """Every rung, of any length, and what `auto` compares. Else: attune variants --renew."""
+    """Figures of every rung and of what `auto` compares ship; else: attune variants --renew."""
     path = shipped.path_for(gpu)
     if (made_with := json.loads(path.read_text())["compiler"]) != toolchain().exact_name:
         pytest.skip(f"the figures that ship are of {made_with}")
     assert shipped.read(path) is not None, "run attune variants --renew"
     for head_dim, causal in shapes_of(gpu):
-        # Some hold all keys at once, and take few.
+        # Some rungs hold all keys at once and support only few.
         for problem in (
             Problem(3, 8, 1000, head_dim, causal),
             Problem(1, 1, 128, head_dim, causal),
@@ -76,7 +76,7 @@ def test_what_ships_is_what_is_simulated() -> None:
 
 
 def flat(value: Any) -> list[float]:
-    """The numbers in it, in order."""
+    """Return the numbers in it, in order."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -105,7 +105,7 @@ def test_nothing_ships_for_another_gpu_or_dtype() -> None:
 
 @pytest.mark.usefixtures("nothing_ships")
 def test_a_file_of_another_simulator_or_a_damaged_one_is_not_read() -> None:
-    """Copies of the file that ships, each alone in the folder of figures."""
+    """Each changed copy of the shipped file is alone in the folder of figures."""
     text = (SHIPPED / "L4.json").read_text()
     shipped.FOLDER.mkdir()
     for now, is_read in (
@@ -121,7 +121,7 @@ def test_a_file_of_another_simulator_or_a_damaged_one_is_not_read() -> None:
 def test_what_is_to_be_simulated_is_compiled_though_its_report_ships(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of an L40 what the compiler says of sm_89 is known, and no time."""
+    """For an L40, the compiler's report for sm_89 ships, but no time."""
     asked: list[object] = []
     monkeypatch.setattr(simulation, "launch_curve", lambda *args: asked.append(args[2]))
     kernel = Kernel.of(v07, find_device("L40"), request_of(v07, PROBLEM, "L40").config)

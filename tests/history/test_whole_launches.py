@@ -1,4 +1,4 @@
-"""The quick prediction of launches whose CTAs end, against their full simulation."""
+"""The quick prediction of launches of non-persistent CTAs, compared with their full simulation."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ PROBLEM = Problem(batch=4, num_heads=16, seqlen=640, head_dim=64)
 
 
 def error(name: str, gpu: str, problem: Problem) -> float:
-    """Predicted over simulated, less 1: all CTAs of the launch on all SMs.
+    """Return predicted / simulated - 1: all CTAs of the launch on all SMs.
 
-    Launches of CTAs of several lengths are simulated several times, in which an SM's first CTAs
-    start some cycles apart: one cycle may change the launch by 3 %, so that the difference is to
-    the mean. Equal CTAs are predicted as they go in step.
+    Launches of CTAs of several lengths are simulated several times, with an SM's first CTAs
+    starting some cycles apart: one cycle may change the time by 3 %, so the mean is compared.
+    Equal CTAs are predicted as running in step.
     """
     pytest.importorskip("cupy")
     variant, device = find_variant(name), find_device(gpu)
@@ -82,29 +82,29 @@ def error(name: str, gpu: str, problem: Problem) -> float:
 
 
 LAUNCHES = [
-    # Eleven CTAs an SM, three at a time, of 640 keys: how those drift apart is known of 512 and
-    # 768, and is another one there.
+    # Eleven CTAs an SM, three at a time, of 640 keys: their drift is only simulated at 512 and
+    # 768 keys, where it differs.
     ("v08", "L4", PROBLEM, 0.05),
-    ("v09", "L4", replace(PROBLEM, batch=3, seqlen=384), 0.02),  # few beyond a round
-    # Such a launch moves by that much itself if CTAs start some cycles later.
+    ("v09", "L4", replace(PROBLEM, batch=3, seqlen=384), 0.02),  # few CTAs more than one wave
+    # Such a launch changes by as much if CTAs start some cycles later.
     ("v11", "L4", replace(PROBLEM, batch=6, seqlen=512, causal=True), 0.05),
     ("v16", "H200", replace(PROBLEM, seqlen=1000, causal=True), 0.02),
     ("v14", "A100 80GB SXM", replace(PROBLEM, batch=1, seqlen=1000), 0.02),  # uneven splits
-    # Splits of one to three turns of its warps.
+    # Splits of one to three iterations of its warps.
     ("v14", "RTX 5090", replace(PROBLEM, batch=1, seqlen=500, causal=True), 0.02),
-    ("v17", "H200", replace(PROBLEM, seqlen=200), 0.02),  # its last key tile is cut
+    ("v17", "H200", replace(PROBLEM, seqlen=200), 0.02),  # partial last key tile
     ("v08", "L4", replace(PROBLEM, batch=3, seqlen=64, seqlen_kv=201), 0.02),  # to a few keys
     ("v08", "L4", replace(PROBLEM, batch=3, seqlen=64, seqlen_kv=255), 0.02),  # to all but one
-    # Its last query tile is cut, and one SM takes two of the last CTAs.
+    # Its last query tile is partial, and one SM takes two of the last CTAs.
     ("v11", "A100 80GB SXM", Problem(batch=4, num_heads=8, seqlen=1030, head_dim=64), 0.02),
-    # Few CTAs of very different lengths: which of them share an SM tells.
+    # Few CTAs of very different lengths: the time depends on which ones share an SM.
     ("v10", "L4", replace(PROBLEM, seqlens=(640, 30, 300, 130)), 0.15),
     ("v10", "L4", replace(PROBLEM, seqlens=(640, 640, 640, 30)), 0.03),
     ("v21", "L4", replace(PROBLEM, seqlen=1, seqlen_kv=900, seqlens=(900, 100, 700, 30)), 0.1),
-    # Nearly all CTAs are of one length, as if in step: predicted, all places of an SM wait for
-    # their next CTA at once; simulated, one after the other, while the rest goes on.
+    # Nearly all CTAs have one length: in the prediction all slots of an SM wait for their next CTA
+    # at once; in the simulation one after the other, while the others continue.
     ("v10", "L4", replace(PROBLEM, causal=True, window=128), 0.07),
-    ("v11", "L4", replace(PROBLEM, window=100), 0.12),  # to both sides: no corner sees most
+    ("v11", "L4", replace(PROBLEM, window=100), 0.12),  # two-sided
     ("v10", "L4", replace(PROBLEM, seqlen=256, seqlen_kv=1000, causal=True), 0.04),
 ]
 
@@ -122,7 +122,7 @@ def test_a_predicted_launch_is_the_simulated_one(
         *slow_ones(
             6,
             [
-                # Beyond L2: the loads of a CTA wait for DRAM.
+                # More data than L2 holds: loads wait for DRAM.
                 ("v08", "L4", Problem(batch=4, num_heads=32, seqlen=1024, head_dim=128)),
                 ("v02", "L4", Problem(batch=1, num_heads=16, seqlen=512, head_dim=64)),  # in L2
                 ("v16", "H100 SXM", Problem(batch=8, num_heads=32, seqlen=2048, head_dim=64)),

@@ -1,4 +1,4 @@
-"""Bugs planted in the backward rungs, and what the check must call them."""
+"""Bugs planted in the backward rungs, and the finding that the check must report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CAUSAL = Problem(1, 2, 90, 64, causal=True, direction="backward")
 OFFSET = Problem(1, 2, 70, 64, causal=True, seqlen_kv=150, direction="backward")
 SHARED = Problem(1, 4, 70, 64, num_heads_kv=2, direction="backward")
 LONG = Problem(1, 2, 150, 64, direction="backward")
-RING = Problem(1, 1, 330, 128, direction="backward")  # more tiles of queries than v26 has stages
+RING = Problem(1, 1, 330, 128, direction="backward")  # more query tiles than v26 has stages
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class GradientMutation:
     new: str
     codes: tuple[str, ...]
     problem: Problem = PLAIN
-    nth: int | None = None  # which place of several; None: all
+    nth: int | None = None  # which occurrence; None: all
     config: dict[str, int] = field(default_factory=dict)
 
 
@@ -218,7 +218,7 @@ BUGS: tuple[GradientMutation, ...] = (
 
 
 def planted(backend: CpuBackend, bug: GradientMutation, folder: Any) -> tuple[bool, bool, str]:
-    """(found, named, what was said) by the check build, in random order."""
+    """Return (found, named, message) of the check build, in random order."""
     variant = by_id(bug.variant)
     for header in KERNELS_DIR.glob("*.cuh"):
         shutil.copy(header, Path(folder) / header.name)

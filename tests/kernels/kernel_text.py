@@ -9,7 +9,7 @@ _BARRIER = re.compile(r"\b__sync(?:threads|warp)\s*\([^()]*\)\s*;")
 
 
 def header(source: str) -> list[str]:
-    """The comment lines before the first other line, without `// `."""
+    """Return the comment lines before the first other line, without `// `."""
     lines = []
     for line in source.splitlines():
         if not line.startswith("// "):
@@ -19,12 +19,12 @@ def header(source: str) -> list[str]:
 
 
 def without_comments(source: str) -> str:
-    """The code alone; line numbers stay."""
+    """Return the code without comments; line numbers do not change."""
     return _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), source)
 
 
 def barriers(source: str) -> list[int]:
-    """The line of every `__syncthreads()` and `__syncwarp()`, from 1; comments that mention one do
+    """Return lines of `__syncthreads()` and `__syncwarp()`, from 1; comments that mention one do
     not count."""
     return [
         number

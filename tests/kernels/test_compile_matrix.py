@@ -1,8 +1,8 @@
 """The ladder compiles for every arch without spills or local memory.
 
-A representative part of the matrix without spills: every variant on every arch, with D, dtype, mask
-and config taking turns so that each value of each occurs. When exhaustive, every config for every
-arch, some of which spill.
+A representative part of the matrix, without spills: every variant on every arch, with D, dtype,
+mask and config in turn, so that each value of each occurs. Exhaustive tests compile every config
+for every arch, of which some spill.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytest.importorskip("cupy", reason="NVRTC comes through CuPy: install the extra 
 
 
 def _configs(variant: Variant) -> list[dict[str, int]]:
-    """The default, and each other value of each tunable once."""
+    """Return the default config, and one for each other value of each tunable."""
     default = variant.default_config()
     others = [
         default | {t.name: value}
@@ -45,7 +45,7 @@ def _compute_capability(arch: str) -> tuple[int, int]:
 
 
 def _builds(variant: Variant) -> list[tuple[str, Problem, dict[str, int]]]:
-    """As many rounds over the archs as it takes to meet every config and head_dim."""
+    """Return builds that cover every arch, config and head_dim."""
     configs, dims = _configs(variant), variant.head_dims
     least = variant.min_compute_capability
     archs = [a for a in ARCHS if _compute_capability(a) >= least]
@@ -58,7 +58,7 @@ def _builds(variant: Variant) -> list[tuple[str, Problem, dict[str, int]]]:
         arch = able[number % len(able)] + "a" * variant.arch_specific
         dtype = variant.dtypes[number // 2 % len(variant.dtypes)]
         if arch == "sm_75" and variant.work.math_unit == "tensor":
-            dtype = "float16"  # all that its tensor cores have
+            dtype = "float16"  # the only type of its tensor cores
         causal = number % 3 != 0
         direction: Direction = "backward" if variant.is_backward else "forward"
         head_dim = dims[number % len(dims)]
@@ -105,18 +105,18 @@ def test_compiles_without_spills(
         assert spill_bytes or info.spill_load_bytes == info.stack_bytes == 0
         threads = launch.threads(problem, config)
         assert 0 < info.registers_per_thread * threads <= 65536
-        # All shared memory is dynamic, so that one formula says how much there is.
+        # All shared memory is dynamic, so that one formula gives its size.
         assert info.static_smem_bytes == 0 or launch.dynamic_smem_bytes(problem, config) == 0
 
 
-# Numbers of a launch, which leave the shape of the code as it is.
+# Numbers of a launch, which do not change the code.
 _OF_A_LAUNCH = ("num_ctas", "num_splits", "kv_mib")
 
 
 def every_config(variant: Variant, arch: str) -> Iterator[tuple[Problem, dict[str, int]]]:
-    """Every config of the tunables that shape the code, as far as some problem takes it on `arch`.
+    """Return every config that changes the code, if some problem runs with it on `arch`.
 
-    D, dtype, mask and the numbers of a launch are drawn for each, by a seed of its own.
+    D, dtype, mask and the numbers of a launch are drawn for each config, from a separate seed.
     """
     able = _compute_capability(arch)
     need = variant.min_compute_capability
@@ -172,7 +172,7 @@ def test_every_config_compiles_for_every_arch(variant: Variant, arch: str) -> No
 
 @pytest.mark.parametrize("variant", LADDER.every(), ids=lambda v: v.id)
 def test_default_config_fits_the_smallest_gpu_it_names(variant: Variant) -> None:
-    """64 KB per CTA on sm_75, 99 KB on sm_86 and 89, 227 KB on sm_90: a default must run there.
+    """Default configs fit 64 KB per CTA on sm_75, 99 KB on sm_86 and sm_89, 227 KB on sm_90.
 
     On sm_75 with head_dim 96 or more it is enough that some config runs, and none with 256.
     """

@@ -1,4 +1,4 @@
-"""Every variant, executed on the CPU, against float64 and the 2× rule."""
+"""Every variant, executed on the CPU, compared with float64 by the 2× rule."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _cases(variant_id: str) -> list[dict[str, Any]]:
 
 
 def _problem(case: dict[str, Any]) -> Problem:
-    # Several batches and heads where they are cheap, to catch a wrong stride.
+    # Several batches and heads where they are cheap, to find wrong strides.
     batch, num_heads = (1, 1) if case["seqlen"] > 500 else (2, 3)
     return Problem(
         batch, num_heads, case["seqlen"], case["head_dim"], case["causal"], case["dtype"]
@@ -69,7 +69,7 @@ def _assert_right(
 
 
 def _numbers(variant: Variant) -> list[int]:
-    """Those of the cases that some config takes."""
+    """Return the numbers of the cases that some config supports."""
     numbered = enumerate(_cases(variant.id))
     return [number for number, case in numbered if is_taken(variant, _problem(case))]
 
@@ -105,7 +105,7 @@ SPLITTING = [v.id for v in LADDER if any(t.name == "num_splits" for t in v.tunab
 def test_more_splits_than_tiles(
     cpu: CpuBackend, variant_id: str, causal: bool, seqlen: int
 ) -> None:
-    """Empty splits, and splits that a causal row sees nothing of."""
+    """Empty splits, and splits without a visible key for a causal row."""
     variant = by_id(variant_id)
     config = variant.default_config()
     config["num_splits"] = next(t for t in variant.tunables if t.name == "num_splits").values[-1]
@@ -121,7 +121,7 @@ ON_TURING = [v for v in LADDER if v.work.math_unit == "tensor" and not v.arch_sp
 
 @pytest.mark.parametrize("variant", one_in(20, ON_TURING, offset=5, slow=9), ids=lambda v: v.id)
 def test_right_with_the_products_and_copies_of_sm_75(cpu: CpuBackend, variant: Variant) -> None:
-    """FP16 alone; m16n8k8 twice for m16n8k16, a load and a store for cp.async."""
+    """Only FP16; two m16n8k8 replace m16n8k16, a load and a store replace cp.async."""
     problem = Problem(1, 2, 113, 64, causal=True)
     config = fitting_config(variant, problem)
     options = RunOptions(arch="sm_75", schedule="random", seed=1, repeat=False)

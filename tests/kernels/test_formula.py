@@ -1,4 +1,4 @@
-"""Formulas of description blocks: what they yield, what is refused, and that nothing else runs."""
+"""Formulas of description blocks: values, errors, and that no other code is executed."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_an_array_of_batches_goes_through_at_once(formula: str) -> None:
 
 @pytest.mark.parametrize("formula", ["min(batch, 58)", "1 if batch > 2 else 3", "1 < batch < 9"])
 def test_a_formula_that_branches_refuses_an_array(formula: str) -> None:
-    """`collect_batches` then takes each batch by itself."""
+    """`collect_batches` then evaluates each batch separately."""
     shape = BatchedShape(PROBLEM)
     shape.batch = np.arange(1, 300)
     with pytest.raises(ValueError, match="ambiguous"):
@@ -158,6 +158,6 @@ def test_a_formula_that_branches_refuses_an_array(formula: str) -> None:
 @settings(max_examples=40)
 @given(st.text(max_size=60))
 def test_any_other_text_is_refused(text: str) -> None:
-    """No text raises anything else, and what is accepted yields a number or a truth value."""
+    """Any text is an error of this kind, or yields a number or a truth value."""
     with contextlib.suppress(FormulaError):
         assert isinstance(value(text), int)

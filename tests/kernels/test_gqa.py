@@ -1,4 +1,4 @@
-"""Query heads that share K/V heads: kernels that support it are right, the others are skipped."""
+"""Query heads that share K/V heads: kernels with GQA are correct, the others are skipped."""
 
 from __future__ import annotations
 

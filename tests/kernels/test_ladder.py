@@ -1,4 +1,4 @@
-"""The ladder's files, headers, description blocks and README table say the same."""
+"""The ladder's files, headers, description blocks and README table agree."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kernel_text import barriers, header, without_comments
+from words import says
 
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
@@ -18,10 +19,10 @@ from kernels.variant import KERNELS_DIR, Variant
 README = KERNELS_DIR / "README.md"
 TABLE_BEGIN, TABLE_END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
 HEADER_LABELS = ("Idea", "Changed", "Limiter", "Constraints", "Passes", "Source", "Weakness")
-# Names that headers define.
+# Names defined by headers.
 GIVEN_NAMES = {"INFINITY", "LOG2_E", "FULL_WARP", "VECTOR", "ROW_STRIDE", "DELTA_ROWS"}
 GIVEN_MACROS = {"HEAD_DIM", "IS_CAUSAL", "IS_BF16"}
-CUDA_HEADERS = {"cuda_fp16.h", "cuda_bf16.h", "mma.h"}  # those that NVRTC's wheels bring
+CUDA_HEADERS = {"cuda_fp16.h", "cuda_bf16.h", "mma.h"}  # those of NVRTC's wheels
 
 each_variant = pytest.mark.parametrize("variant", LADDER.every(), ids=lambda v: v.name)
 each_forward = pytest.mark.parametrize("variant", LADDER, ids=lambda v: v.name)
@@ -45,7 +46,7 @@ def test_ids_are_unique_and_ascending() -> None:
 
 @each_variant
 def test_by_id_takes_id_and_name(variant: Variant) -> None:
-    hash(variant)  # pages keep what they made by the variants it was made of
+    hash(variant)  # pages cache by variant
     assert by_id(variant.id) is variant
     assert by_id(variant.name) is variant
 
@@ -59,7 +60,7 @@ def test_by_id_rejects_what_is_not_there() -> None:
 def test_header_has_its_lines(variant: Variant) -> None:
     assert variant.idea
     lines = header(variant.source.read_text(encoding="utf-8"))
-    assert len(lines) == 8  # figures stand in the README
+    assert len(lines) == 8  # figures are in the README
     assert lines[0].startswith(f"{variant.id} {variant.title}: "), lines[0]
     for label, line in zip(HEADER_LABELS, lines[1:], strict=True):
         assert re.fullmatch(rf"{label}: \S.*\.", line), line
@@ -70,7 +71,7 @@ def test_header_agrees_with_the_block(variant: Variant) -> None:
     lines = header(variant.source.read_text(encoding="utf-8"))
     dims = ", ".join(map(str, variant.head_dims))
     assert f"D in {{{dims}}}" in lines[4]
-    assert ".cuh" not in lines[4]  # it says what a problem may be, not where that is written
+    assert ".cuh" not in lines[4]  # it states limits, not files
     assert lines[5].startswith(f"Passes: {len(variant.passes)}, ")
     for launch in variant.passes:
         assert launch.entry in lines[5]
@@ -246,10 +247,8 @@ def test_scratch_and_arguments_of_splits(variant_id: str, shapes: list[tuple[int
 
 def test_v12_says_how_many_keys_it_takes() -> None:
     v12 = by_id("v12")
-    assert v12.unsupported(Problem(1, 1, 1, 64, seqlen_kv=4096), v12.default_config()) == (
-        "v12 keeps all keys of a head in one CTA, here 128, and there are 4,096: raise num_warps "
-        "or keys_per_warp, lower row_warps, here 1, or choose a variant that loops."
-    )
+    why = v12.unsupported(Problem(1, 1, 1, 64, seqlen_kv=4096), v12.default_config())
+    assert says(str(why), "one_shot_keys", "here 128", "4,096", "here 1")
 
 
 @pytest.mark.parametrize("num_splits", by_id("v05").tunables[-1].values)
@@ -277,19 +276,19 @@ def test_readme_shows_which_rung_builds_on_which() -> None:
     now = lessons_tree()
     share = re.compile(r"(\d+)%")
     assert share.sub("", shown) == share.sub("", now)
-    # A small edit of a kernel does not make the README wrong.
+    # A small edit of a kernel does not require a new README.
     for told, kept in zip(share.findall(shown), share.findall(now), strict=True):
         assert abs(int(told) - int(kept)) <= 5
     listed = [line.lstrip(" │├└─").split()[0] for line in now.splitlines()]
     assert sorted(listed) == sorted(variant.id for variant in LADDER.every())
 
 
-KEPT = 0.7  # of the parent's lines; below, the lesson is not the diff
+KEPT = 0.7  # of the parent's lines
 
 
 @each_variant
 def test_header_says_why_it_keeps_little_of_its_parent(variant: Variant) -> None:
-    """`Changed: against v10, rewritten for …` where less than 70 % of the lines are kept."""
+    """`Changed: against v10, rewritten for …` if less than 70 % of the lines are kept."""
     before = rung_before(variant)
     if before is None:
         return
@@ -307,14 +306,14 @@ def test_readme_says_why_a_rung_keeps_little_of_its_parent() -> None:
     assert sorted(said) == rewritten
 
 
-# A device function: what stands before its body, and the body.
+# A device function: its head, and its body.
 FUNCTION = re.compile(
     r"^(?:template <[^>]*>\n)?__device__ __forceinline__ .*?\{\n.*?^\}$", re.MULTILINE | re.DOTALL
 )
 
 
 def test_a_function_of_many_rungs_stands_in_a_header() -> None:
-    """What five rungs or more share word for word, so that a change of it is one edit."""
+    """Functions that are equal in five rungs or more must be in a header."""
     having: dict[str, list[str]] = {}
     for variant in LADDER.every():
         code = without_comments(variant.source.read_text(encoding="utf-8"))
@@ -334,7 +333,7 @@ def test_conditions_of_archs_stand_in_one_header() -> None:
 
 
 def test_one_thread_orders_an_arrival_for_its_cta() -> None:
-    """A fence of every thread costs more than one ordered atomic between two barriers."""
+    """A fence by every thread costs more than one ordered atomic between two barriers."""
     for path in KERNELS_DIR.glob("*.cu*"):
         code = without_comments(path.read_text(encoding="utf-8"))
         assert "__threadfence" not in code, path.name

@@ -1,4 +1,4 @@
-"""Scores below zero, whose order v19 and v20 look at only where it matters."""
+"""Negative scores, whose maximum v19 and v20 compute only where it matters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_scores_below_zero_that_rise(
     cpu: CpuBackend, variant_id: str, config: dict[str, int], tmp_path: Path
 ) -> None:
     assert _checked(cpu, variant_id, config, KERNELS_DIR).passed
-    # Where their order is looked at for the first tile alone, m stays below what follows.
+    # If the maximum is only taken for the first tile, m stays below later scores.
     for file in (*KERNELS_DIR.glob("*.cuh"), by_id(variant_id).source):
         shutil.copy(file, tmp_path)
     source = tmp_path / by_id(variant_id).source.name

@@ -1,4 +1,4 @@
-"""Bugs of tests/planted_bugs.py are found by the check: a sample always, more when slow."""
+"""Bugs of tests/planted_bugs are found by the check: a sample by default, more when slow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from engine.pipeline.evaluate import Evaluator
 from kernels.ladder import LADDER, by_id
 from kernels.variant import KERNELS_DIR, Variant
 
-# Of the table, each how-manieth is run by `pytest -m slow`, and each how-manieth of all by default.
+# One of how many bugs of the table is run by `pytest -m slow`, and one of how many by default.
 _SLOW, _QUICK = 240, 720
 
 
@@ -82,7 +82,7 @@ def test_a_bug_of_the_fifth_set_is_found(
     assert look(evaluator, mutation, mutation.variants[0], "check", tmp_path).found
 
 
-_OF_PAGES = {  # whether slow; the others are exhaustive
+_OF_PAGES = {  # True: slow; the others are exhaustive
     ("v21", "the first rows of every page"): False,
     ("v21", "pages half as long"): False,
     ("v16", "columns half as far apart"): False,
@@ -136,7 +136,7 @@ def test_nothing_is_said_of_a_legal_change(
 
 
 def test_every_mutation_fits_its_kernel() -> None:
-    """Whoever changes a kernel changes its mutations."""
+    """A change of a kernel may need a change of its mutations."""
     written_later = (*HELD_OUT, *THIN, *FRESH, *FIFTH, *SIXTH, *COMPILER, *CLUSTERS)
     others = [(m.variants[0], m) for m in (*UNSEEN, *written_later, *LEGAL)]
     for variant, mutation in (*cases(), *others):
@@ -160,7 +160,7 @@ def test_each_statement_that_orders_is_left_out_once(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", slow_ones(4, list(LADDER)), ids=lambda v: v.id)
 def test_the_text_that_bugs_are_planted_in_compiles(variant: Variant, tmp_path: Path) -> None:
-    """Else the compiler would find them all."""
+    """Otherwise the compiler would find every bug."""
     for header in KERNELS_DIR.glob("*.cuh"):
         shutil.copy(header, tmp_path)
     problem = Problem(1, 1, 64, 64)

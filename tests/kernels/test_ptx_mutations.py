@@ -1,4 +1,4 @@
-"""A mistake in the PTX of the ladder's headers is found by the checks of v08 or v12."""
+"""Bugs in the PTX of the ladder's headers are found by the checks of v08 or v12."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.correctness.check import check_output
 from engine.cuda_on_host.build import DEFAULT_ARCH
 from kernels.ladder import by_id
 
-# What is changed in mma.cuh or async_copy.cuh, where it stands (the how-manieth), and the variant.
+# The change in mma.cuh or async_copy.cuh, which occurrence, and the variant.
 MUTATIONS = {
     "transposed load of K": ("m8n8.x4.shared", "m8n8.x4.trans.shared", 0, "v08"),
     "plain load of V": ("m8n8.x4.trans.shared", "m8n8.x4.shared", 0, "v08"),

@@ -1,4 +1,4 @@
-"""An edited file is seen at once, by every part that asks, and a broken one harms no other."""
+"""An edited file is reloaded at once everywhere, and a broken one does not affect others."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Folder:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
-    """The ladder's own folder, for the time of a test."""
+    """Use the copy as the ladder's folder during a test."""
     edited = Folder(tmp_path)
     monkeypatch.setattr(LADDER, "__dict__", vars(Ladder(tmp_path)))
     return edited
@@ -65,7 +65,7 @@ def test_an_edited_block_changes_the_plan(folder: Folder) -> None:
 
 
 def test_an_edit_of_equal_size_and_time_is_seen(folder: Folder) -> None:
-    """Some clocks tick once in several milliseconds, and a save may fall into the same tick."""
+    """Some clocks tick every few milliseconds, so that two saves may have the same time."""
     assert threads() == 128
     stat = folder.v08.stat()
     folder.edit(*THREADS)
@@ -93,7 +93,7 @@ def test_a_mistake_stops_its_own_variant_only(
     assert str(caught.value) == sentence
     assert [str(error) for error in LADDER.errors] == [sentence]
     assert find_variant("v01").id == "v01"
-    assert LADDER[-1] is before  # pages keep their widgets while a file is being edited
+    assert LADDER[-1] is before  # pages keep their widgets while a file is edited
     assert main(["variants"]) == 1
     output = capsys.readouterr()
     assert "v05_kv_split" in output.out
@@ -146,7 +146,7 @@ def test_two_files_of_one_number_are_a_mistake(folder: Folder) -> None:
 
 @pytest.mark.slow
 def test_the_description_is_that_of_the_source_that_is_launched(tmp_path: Path) -> None:
-    """Of a given file, that is; one without a block, as in old snapshots, takes the ladder's."""
+    """A file without a block, as in old snapshots, uses the ladder's description."""
     folder = Folder(tmp_path)
     folder.edit('default = 4, meaning = "warps', 'default = 2, meaning = "warps')
     with untimed() as evaluator:
@@ -174,4 +174,4 @@ def test_an_edited_block_compiles_nothing_again(
         assert not preview(REQUEST).needs_compile
         second = evaluator.evaluate(REQUEST).evaluation
     assert second.passes == first.passes
-    assert second.source_sha256 != first.source_sha256  # it is the file's, not the cache's
+    assert second.source_sha256 != first.source_sha256  # of the file, not of the cache

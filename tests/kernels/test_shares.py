@@ -1,4 +1,4 @@
-"""The arithmetic of v13's shares, run on the host: it holds where a head's cost passes 2^31."""
+"""The arithmetic of v13's shares on the host: correct for costs of a head beyond 2^31."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from engine.base.cxx import find_toolchain
 from kernels.ladder import by_id
 
 BLOCK_M, BLOCK_N = 64, 32
-START_TILES = 2  # what a query tile costs beside its keys, of these blocks
+START_TILES = 2  # cost of a query tile without its keys, in key tiles
 MILLION = 1 << 20
 
 
 def _program(causal: bool) -> str:
-    """The kernel's own functions, and a `main` that prints a head's cost."""
+    """Return the kernel's functions with a `main` that prints a head's cost."""
     source = by_id("v13").source.read_text("utf-8")
     functions = []
     for name in ("tiles_of", "cost_of", "cost_of_head"):

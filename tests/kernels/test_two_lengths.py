@@ -1,4 +1,4 @@
-"""Every variant with other keys than queries: decoding, chunks of a prompt, a single key."""
+"""Every variant with more or fewer keys than queries: decoding, chunks of a prompt, one key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine.correctness.check import check_output
 from kernels.ladder import LADDER, by_id
 from kernels.variant import Variant
 
-# (queries, keys): tile multiples and their neighbours on either side, more queries than keys too.
+# (queries, keys): tile multiples and their neighbours, also more queries than keys.
 LENGTHS = (
     *((1, 1), (1, 63), (1, 64), (1, 65), (1, 1023)),
     *((3, 129), (17, 200), (128, 64), (65, 1), (130, 500)),
@@ -28,9 +28,9 @@ KINDS: tuple[Any, ...] = ("normal", "structured_v", "large_logits")
 
 
 def _problem(variant: Variant, number: int) -> Problem:
-    """The pair of lengths with D, dtype and number of heads taking turns."""
+    """Return a pair of lengths with D, dtype and number of heads in turn."""
     seqlen, seqlen_kv = LENGTHS[number]
-    # v01's D = 4 has a test of its own.
+    # v01's D = 4 has a separate test.
     dims = [d for d in variant.head_dims if d >= 32]
     batch, num_heads = (1, 2) if seqlen_kv > 500 else (2, 3)
     head_dim, dtype = dims[number % len(dims)], variant.dtypes[number % len(variant.dtypes)]
@@ -38,7 +38,7 @@ def _problem(variant: Variant, number: int) -> Problem:
 
 
 def _configs(variant: Variant, problem: Problem) -> list[dict[str, int]]:
-    """The default; of those that split K/V, the fewest and the most splits."""
+    """Return the default config, and for K/V splits also the fewest and the most."""
     splits = next((t for t in variant.tunables if t.name == "num_splits"), None)
     if splits is None:
         return [fitting_config(variant, problem)]

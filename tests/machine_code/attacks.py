@@ -1,12 +1,12 @@
-"""Damaged cubins, read and run on with native libraries that watch their memory.
+"""Read, count and execute damaged cubins with native libraries built with sanitizers.
 
 Run by `tests/machine_code/test_attacks.py`, which loads the address sanitizer's runtime first:
 `python -m tests.machine_code.attacks FOLDER LIBRARIES RANDOM TARGETED EXECUTED [SEED]`. Every case
 ends in counts, in executed CTAs or in one of the project's errors; the first that does not ends the
-process. FOLDER holds the cubins and LIBRARIES the watched libraries.
+process. FOLDER holds the cubins and LIBRARIES the libraries built with sanitizers.
 
-A damaged file can keep nvdisasm busy for ever. Where it does not end within a short time, the case
-goes on with the listing of the undamaged file, beside the damaged constants, sizes and parameters.
+nvdisasm may not terminate for a damaged file. After a short time limit, the case continues with the
+listing of the undamaged file and the damaged constants, sizes and parameters.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from engine.machine_code.launch import Launch, buffer_address
 
 MOST_STEPS = 20_000  # warp instructions of one CTA
 MOST_RUN_S = 0.5  # of a launch that is executed
-MOST_READ_S = 1  # of CPU time, of nvdisasm, which takes 0.1 s for a cubin that is whole
+MOST_READ_S = 1  # CPU time of nvdisasm, which takes 0.1 s for an undamaged cubin
 DEVICES = {"sm_80": "A100", "sm_90": "H100", "sm_120": "RTX 5090"}
 _FRAME_SIZE, _REGCOUNT, _KPARAM_INFO, _PARAM_CBANK = 0x11, 0x2F, 0x17, 0x0A
 EXTREMES = (0, 1, 254, 255, 0x7FFF, 0xFFFF, 0x10000000, 0x7FFFFF01, 0xFFFFFFFF)
 
 
 def sections(data: bytes) -> list[tuple[str, int, int, int]]:
-    """(name, offset, size, where its header lies) of each section of a whole cubin."""
+    """Return (name, offset, size, offset of its header) of each section of an undamaged cubin."""
     (start,) = struct.unpack_from("<Q", data, 0x28)
     count, names = struct.unpack_from("<HH", data, 0x3C)
     headers = [struct.unpack_from("<IIQQQQ", data, start + 64 * n) for n in range(count)]
@@ -66,7 +66,7 @@ def sections(data: bytes) -> list[tuple[str, int, int, int]]:
 
 
 def shuffled(data: bytes, rng: random.Random) -> bytes:
-    """Some bytes anywhere, or in the code, are others."""
+    """Change some bytes, anywhere or in the code."""
     out = bytearray(data)
     code = [s for s in sections(data) if s[0].startswith(".text.") and s[2]]
     in_code = rng.random() < 0.6
@@ -80,7 +80,7 @@ def shuffled(data: bytes, rng: random.Random) -> bytes:
 
 
 def far_registers(data: bytes, rng: random.Random) -> bytes:
-    """Fields of registers in some instructions name the last ones."""
+    """Change register fields of some instructions to the highest register numbers."""
     out = bytearray(data)
     code = [s for s in sections(data) if s[0].startswith(".text.") and s[2]]
     for _ in range(rng.randint(1, 8)):
@@ -91,7 +91,7 @@ def far_registers(data: bytes, rng: random.Random) -> bytes:
 
 
 def far_modifiers(data: bytes, rng: random.Random) -> bytes:
-    """Widths, kinds and immediates of some instructions are others."""
+    """Change widths, kinds and immediates of some instructions."""
     out = bytearray(data)
     code = [s for s in sections(data) if s[0].startswith(".text.") and s[2]]
     for _ in range(rng.randint(1, 6)):
@@ -102,7 +102,7 @@ def far_modifiers(data: bytes, rng: random.Random) -> bytes:
 
 
 def wrong_attribute(data: bytes, rng: random.Random) -> bytes:
-    """An attribute of `.nv.info` has another value or size."""
+    """Change the value or size of an attribute of `.nv.info`."""
     out = bytearray(data)
     known = []
     for name, offset, size, _ in sections(data):
@@ -121,7 +121,7 @@ def wrong_attribute(data: bytes, rng: random.Random) -> bytes:
 
 
 def wrong_section(data: bytes, rng: random.Random) -> bytes:
-    """A section's name, kind, place, size or link is another."""
+    """Change a section's name, type, offset, size or link."""
     out = bytearray(data)
     _, _, _, header = rng.choice(sections(data))
     where, form = rng.choice(((0, "<I"), (4, "<I"), (24, "<Q"), (32, "<Q"), (40, "<I")))
@@ -133,7 +133,7 @@ def wrong_section(data: bytes, rng: random.Random) -> bytes:
 
 
 def made_up_constants(data: bytes, rng: random.Random) -> bytes:
-    """The constants hold what looks like a tensor map of any shape."""
+    """Put a tensor map of random shape into the constants."""
     out = bytearray(data)
     for name, offset, size, _ in sections(data):
         if name.startswith(".nv.constant") and size:
@@ -145,7 +145,7 @@ def made_up_constants(data: bytes, rng: random.Random) -> bytes:
 
 
 def header(data: bytes, rng: random.Random) -> bytes:
-    """A field of the file's header is another."""
+    """Change a field of the file's header."""
     out = bytearray(data)
     out[rng.randrange(4, 64)] = rng.choice((0, 1, 0x7F, 0xFF))
     return bytes(out)
@@ -157,7 +157,7 @@ TARGETED: tuple[Callable[[bytes, random.Random], bytes], ...] = (
 
 
 def damaged_listing(program: Program, rng: random.Random) -> Program:
-    """Instructions with operands that are missing, too many or of another kind."""
+    """Return a listing whose instructions have missing, additional or wrong operands."""
     others = list(program.instructions)
     for _ in range(rng.randint(1, 12)):
         n = rng.randrange(len(others))
@@ -196,13 +196,13 @@ def damaged_listing(program: Program, rng: random.Random) -> Program:
 
 @functools.cache
 def listing_of(data: bytes) -> str:
-    """Of an undamaged file."""
+    """Return the disassembly of an undamaged file."""
     return run_nvdisasm(read_cubin(data).data, *LISTING_OPTIONS)
 
 
 def program_of(cubin: Cubin, entry: Entry, whole: bytes) -> tuple[Program, bool]:
-    """What a damaged cubin says that it executes, and whether nvdisasm told; else it is what the
-    cubin said before."""
+    """Return the program of a damaged cubin, and True if nvdisasm could read it; otherwise the
+    program of the undamaged cubin."""
     try:
         return disassemble(cubin).program(entry.name), True
     except CompileError as error:
@@ -215,7 +215,7 @@ def program_of(cubin: Cubin, entry: Entry, whole: bytes) -> tuple[Program, bool]
 
 
 def attack(data: bytes, whole: bytes, rng: random.Random, listing: bool) -> str:
-    """All that Attune does with a cubin; its own errors pass. What became of it."""
+    """Read, disassemble, count and simulate a cubin; return the outcome. Errors of Attune pass."""
     cubin = read_cubin(data)
     entry = find_entry(cubin, None)
     program, was_read = program_of(cubin, entry, whole)
@@ -233,7 +233,7 @@ def attack(data: bytes, whole: bytes, rng: random.Random, listing: bool) -> str:
 
 
 def executed_argument(size: int, address: int, rng: random.Random) -> bytes:
-    """A pointer, a number, or a tensor map with some wild number in it."""
+    """Return a pointer, a number, or a tensor map with a random field."""
     if size == 8:
         return struct.pack("<Q", address + rng.choice((0, 0, 0, 16, 60)))
     if size == 4:
@@ -249,8 +249,8 @@ def executed_argument(size: int, address: int, rng: random.Random) -> bytes:
 
 
 def attack_execution(data: bytes, whole: bytes, rng: random.Random, listing: bool) -> str:
-    """Execute it on buffers of its own, with the sizes of launches and buffers at random, and with
-    a look for hazards in half of the cases."""
+    """Execute it on allocated buffers, with random sizes of launches and buffers, and with the
+    detection of hazards in half of the cases."""
     cubin = read_cubin(data)
     module = load_module(cubin)
     entry = module.entries[find_entry(cubin, None).name]
@@ -292,7 +292,7 @@ def main(
     for source in (*native_library._sources(), EXECUTES):
         native_library._loaded[source] = ctypes.CDLL(str(libraries / f"{source.stem}.so"))
     emulation.MAX_STEPS = MOST_STEPS
-    os.environ.pop("LD_PRELOAD", None)  # the tools have no memory for the sanitizer's
+    os.environ.pop("LD_PRELOAD", None)  # the tools have too little memory for the sanitizer
     cubins = [path.read_bytes() for path in sorted(folder.glob("*.cubin"))]
     disassembly._MOST_CPU_S = MOST_READ_S
     ends: collections.Counter[str] = collections.Counter()

@@ -1,8 +1,8 @@
-"""Kernels written anew after those of published series, launched as they were.
+"""Kernels rewritten after those of published series, with the same launches.
 
-The sources of the series are not here: what their machine code was simulated to take stands in
-`tests/bench/counted_sets.json` and does not change with the model. These follow the model, so that
-a change of it that would make those figures out of date is noticed.
+The sources of the series are not in this repository: simulated times of their machine code are in
+`tests/bench/counted_sets.json` and do not change with the model. These kernels are simulated with
+the present model, so that a change that makes those figures out of date is found.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TWO_AXES = -1
 
 
 def gpu(name: str) -> DeviceSpec:
-    """Of the table, or one of those that the series alone have."""
+    """Return a GPU of the table, or one that only the series have."""
     match name:
         case "RTX 4070 Ti SUPER":
             near = find_device("RTX 4080")
@@ -66,12 +66,12 @@ class Cousin:
         return analyse(cubin, self.entry, self.launch())
 
     def launch(self) -> Launch:
-        """As the series had it."""
+        """Return the launch of the series."""
         arguments = parse_arguments(list(self.arguments))
         return Launch(self.grid, (self.threads, 1, 1), self.smem_bytes, arguments)
 
     def simulated_us(self) -> float:
-        """Median of the launch at the series' clock."""
+        """Return the simulated median of the launch at the series' clock."""
         analysis, device = self.analysis(), gpu(self.gpu)
         at = device_at(device, self.clock, [analysis], lambda: [time_launch(analysis, device)])
         return time_launch(analysis, at).simulated.latency.median_us
@@ -92,7 +92,7 @@ def gemm(
     stages: int = 1,
     group: int = 0,
 ) -> Cousin:
-    """Of `gemm_mma.cu`; `block` is rows, columns and depth of a CTA's tile."""
+    """Return a kernel of `gemm_mma.cu`; `block` is rows, columns and depth of a CTA's tile."""
     rows, columns, depth = block
     names = ("ELEMENT", "COPY", "LAYOUT", "STAGES", "GROUP", "BLOCK_M", "BLOCK_N", "BLOCK_K")
     values = (element, copy, layout, stages, group, *block)
@@ -130,7 +130,7 @@ def stream(
     threads: int,
     *arguments: str,
 ) -> Cousin:
-    """Of `streams.cu`, at the boost clock."""
+    """Return a kernel of `streams.cu`, at the boost clock."""
     return Cousin(series, name, gpu, "boost", "streams.cu", entry, (), grid, threads, 0, arguments)
 
 

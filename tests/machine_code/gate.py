@@ -1,8 +1,8 @@
-"""What the machine code of a ladder kernel is held to; run it to renew the recorded table.
+"""Rules for the machine code of the ladder's kernels; run this file to renew the recorded table.
 
     python -m tests.machine_code.gate [v08 …]    # prints what changed, writes data/gate.json here
 
-Renewing the table is a commit of its own whose diff shows the change.
+Renew the table in a separate commit whose diff shows the change.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from kernels.variant import Variant
 TABLE = Path(__file__).with_name("data") / "gate.json"
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120")
 _SHORT, _LONG = 256, 512  # keys; several tiles of every kernel
-_ONE_SHOT = 128  # what a kernel without a loop over keys takes
+_ONE_SHOT = 128  # keys of a kernel without a loop over keys
 
 
-# What a kernel's idea needs, executed; `.128` is an access of 16 bytes a thread.
+# Instructions that a kernel's idea needs; `.128` is an access of 16 bytes a thread.
 _TENSOR = ("HMMA", "LDSM")
 _HOPPER = ("HGMMA", "UTMALDG", "UTMASTG")
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -45,9 +45,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "v22": (*_HOPPER, "STSM"),
     **dict.fromkeys(("v16", "v17", "v18", "v19", "v20"), (*_HOPPER, "USETMAXREG")),
 }
-# What stands for it on an arch that has no such instruction.
+# Substitutes on an arch that has no such instruction.
 INSTEAD = {"sm_75": {"LDGSTS.128": ("LDG.128", "STS.128")}}
-# (kernel, rule) → why it may break it. A rule that a kernel keeps has no place here.
+# (kernel, rule) → why the kernel may break it. Rules that a kernel keeps must not be listed.
 EXCEPTIONS = {
     ("v01", "no PRMT in copies"): "the slow start copies element by element",
     ("v03", "no PRMT in copies"): "zeros of rows past the end are packed by halves, once a tile",
@@ -65,7 +65,7 @@ class Row:
 
     registers: int
     local_accesses: int  # instructions of the code that spill or use the stack
-    double_precision: int  # FP64 instructions: nobody wants them
+    double_precision: int  # FP64 instructions, which no kernel should have
     instructions_per_64_keys: float  # warp instructions of a CTA
     conflicts: int  # shared wavefronts beyond the conflict-free number, for all keys
 
@@ -78,7 +78,7 @@ def supported(variant: Variant, arch: str) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Code:
-    """The main pass's machine code, and what CTA 0 executes of it for few keys and for more."""
+    """The main pass's machine code, and the counts of CTA 0 for few keys and for more."""
 
     program: Program
     keys: tuple[int, int]  # equal where there is no loop over keys
@@ -87,7 +87,7 @@ class Code:
 
 @lru_cache(maxsize=1)
 def read(variant: Variant, arch: str) -> Code:
-    """Raises AttuneError where the kernel does not compile or run."""
+    """Return a kernel's code; raise AttuneError if it does not compile or run."""
     short, long = _plans(variant)
     cubin = read_cubin(compile_plan(short, arch).cubin)
     program = disassembled(cubin).program(short.passes[0].entry)
@@ -99,7 +99,7 @@ def read(variant: Variant, arch: str) -> Code:
 
 
 def measure(variant: Variant, arch: str) -> Row:
-    """Raises as `read`."""
+    """Return a kernel's figures; raise as `read`."""
     code = read(variant, arch)
     program, totals = code.program, code.totals
     keys = code.keys[1] - code.keys[0]
@@ -122,7 +122,7 @@ def _conflicts(code: Code) -> int:
 
 
 def broken_rules(variant: Variant, arch: str) -> dict[str, str]:
-    """{rule: what breaks it} of the rules that hold for the kernel; raises as `read`."""
+    """Return {rule: what breaks it} for the rules that apply to the kernel; raise as `read`."""
     code = read(variant, arch)
     ran = [
         i
@@ -134,7 +134,7 @@ def broken_rules(variant: Variant, arch: str) -> dict[str, str]:
     names = {f"{i.opcode}.128" if "128" in i.modifiers else i.opcode for i in ran}
     names |= {i.opcode for i in ran}
     broken: dict[str, str] = {}
-    # What moves global memory to shared memory, by the line of the kernel that does.
+    # Instructions that copy global to shared memory, by source line of the kernel.
     loads, stores = (
         {outer_line(i) for i in ran if i.opcode in opcodes}
         for opcodes in (("LDG", "LDGSTS"), ("STS", "LDGSTS"))
@@ -170,7 +170,7 @@ def _plans(variant: Variant) -> tuple[LaunchPlan, LaunchPlan]:
 
 
 def recorded() -> dict[str, Row]:
-    """By `v08 sm_80`."""
+    """Return the recorded rows by kernel and arch, `v08 sm_80`."""
     return {key: Row(**row) for key, row in json.loads(TABLE.read_text()).items()}
 
 

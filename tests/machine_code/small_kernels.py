@@ -49,9 +49,9 @@ def executed(
     host_threads: int = 2,
     data: NDArray[np.int32] | None = None,
 ) -> NDArray[np.int32]:
-    """`k(int* data, int n)` on 64 words that count up, n = 64; what they are then.
+    """Run `k(int* data, int n)` on 64 words and n = 64; return the words afterwards.
 
-    Words that are given are kept.
+    Given words are not changed; the default is 0 to 63.
     """
     path = folder / "k.cu"
     path.write_text(f'{top}\nextern "C" __global__ void k(int* data, int n) {{\n{body}\n}}\n')

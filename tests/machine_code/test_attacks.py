@@ -1,4 +1,4 @@
-"""What a stranger's cubin can do: an error of one sentence, and nothing else."""
+"""A cubin from an untrusted source causes at most an error of one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.machine_code.native_library import _sources
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = Path(__file__).with_name("kernels")
-_MOST_S = 2_400  # of one piece: five minutes on a free core, and the core may be shared
+_MOST_S = 2_400  # for one run, which takes five minutes on an idle core
 ADDRESSES = ["-fsanitize=address"]  # builds in half the time of both
 WATCHED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 
@@ -64,9 +64,9 @@ def cubins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build_watched(folder: Path, sanitizers: list[str]) -> Path:
-    """The package's native libraries, built to end at the first access out of bounds."""
+    """Build the native libraries so that the first access out of bounds ends the process."""
     for source in (*_sources(), EXECUTES):
-        # With the vector code that is executed here.
+        # With the vector instructions of this processor.
         flags = ["-std=c++17", "-O0", "-march=native", "-fPIC", "-shared", "-w", *sanitizers]
         subprocess.run(
             ["g++", *flags, str(source), "-o", str(folder / f"{source.stem}.so")], check=True
@@ -80,10 +80,10 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def watched(folder: Path, libraries: Path, *numbers: int) -> str:
-    """Run the attacks, so many of each kind and a seed; what they printed."""
+    """Run the attacks with the given counts and seed; return their output."""
     runtimes = [
         subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip()
-        for name in ("libasan.so", "libstdc++.so")  # the one looks for the other's throw
+        for name in ("libasan.so", "libstdc++.so")  # the first needs `throw` of the second
     ]
     done = subprocess.run(
         [sys.executable, "-m", "tests.machine_code.attacks", str(folder), str(libraries),
@@ -116,6 +116,6 @@ def test_damaged_cubins_reach_nothing_outside_of_them(cubins: Path, tmp_path: Pa
 def test_many_damaged_cubins_reach_nothing_outside_of_them(
     cubins: Path, libraries: Path, seed: int
 ) -> None:
-    """In all 2,000 random cubins, 512 targeted ones and 800 that are executed."""
+    """Over all seeds: 2,000 random cubins, 512 targeted ones and 800 that are executed."""
     said = watched(cubins, libraries, 250, 64, 100, seed)
     assert "250 random and 64 targeted cubins, 100 executed" in said

@@ -1,4 +1,4 @@
-"""setmaxnreg: the code behind each one holds no more registers than it leaves, or fails."""
+"""The code after each setmaxnreg uses no more registers than it leaves, or compiling fails."""
 
 from __future__ import annotations
 
@@ -32,22 +32,20 @@ def line_of(text: str) -> int:
 
 
 PRODUCER, CONSUMER = map(line_of, ("fewer_registers<", "more_registers<"))
-# What is changed → what is said of it. The consumers' products alone need more than 24 registers.
-PLANTED = {
+_CU = V16.source.name
+# Text that is replaced → its replacement, and the name and facts of the error that follows. The
+# consumers' products alone need more than 24 registers.
+PLANTED: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "__launch_bounds__(NUM_THREADS, 1)": (
         "",
-        f"{V16.source.name}:{PRODUCER}, {V16.source.name}:{CONSUMER}: ptxas dropped setmaxnreg, "
-        "so every thread of attention_forward keeps {registers} registers: it has to know how many "
-        "registers threads begin with, so give the kernel __launch_bounds__",
+        "setmaxnreg_dropped",
+        (f"{_CU}:{PRODUCER}", f"{_CU}:{CONSUMER}", "attention_forward", "__launch_bounds__"),
     ),
-    "more_registers<CONSUMER_REGISTERS>": (
-        "fewer_registers<24>",
-        "needs more registers than it leaves, so raise that budget",
-    ),
+    "more_registers<CONSUMER_REGISTERS>": ("fewer_registers<24>", "budget_below_code", ()),
     "PRODUCER_REGISTERS = CONSUMERS == 2 ? 24": (
         "PRODUCER_REGISTERS = CONSUMERS == 2 ? 32",
-        f"{V16.source.name}: warpgroup_registers are 24, 240, 240 a thread, and setmaxnreg asks "
-        "for 32, 240: make the two agree.",
+        "budgets_of_source_differ",
+        (_CU, "24, 240, 240", "32, 240"),
     ),
 }
 
@@ -66,16 +64,17 @@ def evaluated(text: str, folder: Path) -> Evaluation:
 
 @pytest.mark.parametrize("old", one_in(3, list(PLANTED)))
 def test_a_kernel_that_breaks_its_budgets_fails(old: str, tmp_path: Path) -> None:
-    new, words = PLANTED[old]
+    new, name, facts = PLANTED[old]
     assert TEXT.count(old) == 1
     evaluation = evaluated(TEXT.replace(old, new), tmp_path)
     assert evaluation.status is Status.COMPILE_ERROR, evaluation.reason
     registers = evaluation.passes[0].resources.registers_per_thread
-    assert words.format(registers=registers) in evaluation.reason
+    assert says(evaluation.reason, name, *facts)
+    assert name != "setmaxnreg_dropped" or f"{registers} registers" in evaluation.reason
 
 
 def test_each_region_has_its_own_budget() -> None:
-    """ptxas makes no code that breaks one, so that an instruction is planted."""
+    """ptxas generates no code that exceeds a budget, so an instruction is changed here."""
     plan = make_plan(V16, PROBLEM, V16.default_config())
     (launch,) = plan.passes
     program = program_of(read_cubin(compile_plan(plan, "sm_90").cubin), launch.entry)
@@ -87,7 +86,7 @@ def test_each_region_has_its_own_budget() -> None:
     assert budgets[24].used <= 24 < 128 < budgets[240].used <= 240
 
     def mistake_with(opcode: str, operand: str) -> str | None:
-        """With a register put in place of the first one of the first such instruction."""
+        """Return the error if the first such instruction has this register as its first operand."""
         number = next(n for n, i in enumerate(program.instructions) if i.opcode == opcode)
         instructions = list(program.instructions)
         old = instructions[number]
@@ -95,7 +94,7 @@ def test_each_region_has_its_own_budget() -> None:
         changed = replace(program, instructions=tuple(instructions))
         return budget_mistake(launch, changed, program.registers, "", V16.source.name)
 
-    # Only the producer asks for tiles, only consumers multiply; S of 64 rows is 64 registers.
+    # Only the producer issues TMA copies, only consumers wgmma; S of 64 rows takes 64 registers.
     assert mistake_with("UTMALDG", "R23") is None
     assert says(
         mistake_with("UTMALDG", "R24"),
@@ -105,7 +104,7 @@ def test_each_region_has_its_own_budget() -> None:
         "25",
     )
     assert mistake_with("HGMMA", "R176") is None
-    assert "setmaxnreg 240 uses 241 registers" in str(mistake_with("HGMMA", "R177"))
+    assert says(str(mistake_with("HGMMA", "R177")), "code_behind_setmaxnreg", "240", "241")
 
     few = replace(launch, warpgroup_registers=(24, 240, 240, 240), threads=512)
     assert says(str(budget_mistake(few, program, 128 - 8, "", V16.source.name)), "so_that_one")

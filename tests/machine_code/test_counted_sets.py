@@ -1,4 +1,4 @@
-"""Intervals hold on published times of kernels by others, series that were left out among them."""
+"""Intervals contain published times of other authors' kernels, including series left out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_faster_of_two_is_named() -> None:
 
 
 def test_what_was_fitted_is_counted_as_others_have_it() -> None:
-    """Points of series that constants were fitted to are simulated with those of the others."""
+    """Points of series used for fitting are simulated with constants fitted to the other series."""
     fitted = [p for p in POINTS if p.simulated_us != p.as_shipped_us]
     assert {p.arch for p in fitted} == {"sm_90", "sm_120"}
     assert sum(abs(p.error) for p in POINTS) / len(POINTS) < 0.09

@@ -1,4 +1,4 @@
-"""Kernels of published series, written anew: right, and simulated as the authors' own were."""
+"""Rewritten kernels of published series: correct, and simulated with the times of the originals."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from slow_cases import slow_ones
+from words import says
 
 from engine.cuda_source import compile_kernel
 from engine.history.simulation import time_launch
@@ -47,15 +48,15 @@ from tests.machine_code.cousins import (
 
 POINTS = {(p.series, p.name): p for p in counted_points()}
 RANDOM = np.random.default_rng(1)
-# Of the time that the author's code was simulated to take: what a compiler makes of ours is not
-# the same. The transpose waits at its mbarrier by other instructions.
+# Largest deviation from the simulated time of the author's code, as the compiler generates other
+# code for the rewritten kernel. The transpose waits at its mbarrier with other instructions.
 FAR, FURTHER = 0.2, 0.3
 
 
 def executed(
     cousin: Cousin, arch: str, arrays: Sequence[NDArray[Any]], launch: Launch | None = None
 ) -> None:
-    """On the arrays, in the order of its pointers and maps, without a hazard."""
+    """Execute it on the arrays, in the order of its pointers and maps; no hazard is found."""
     source = KERNELS / cousin.file
     cubin = read_cubin(compile_kernel(source, cousin.defines, arch, (cousin.entry,)).cubin)
     hazards: list[Hazard] = []
@@ -74,7 +75,7 @@ def executed(
 
 
 def as_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Of values that BF16 holds."""
+    """Return the BF16 bits of values that BF16 represents exactly."""
     return (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -112,7 +113,7 @@ def test_products_are_right(
     right = a @ b.T
     found = np.zeros((size, size), {BF16: np.uint16, INT8: np.int32}.get(element, np.float32))
     executed(cousin, arch, [*operands, found])
-    if element == BF16:  # it rounds: half an ulp
+    if element == BF16:  # rounded: half an ulp
         values = (found.astype(np.uint32) << 16).view(np.float32)
         np.testing.assert_allclose(values, right, rtol=2.0**-8)
     else:
@@ -153,7 +154,7 @@ def test_streams_are_right() -> None:
 
 @pytest.mark.parametrize("cousin", slow_ones(8, COUSINS), ids=str)
 def test_a_cousin_takes_what_the_original_took(cousin: Cousin) -> None:
-    """Else the model has changed, and what is counted is out of date."""
+    """If this fails, the model has changed and the recorded counts are out of date."""
     original = POINTS[cousin.series, cousin.name].as_shipped_us
     away = abs(math.log(cousin.simulated_us() / original))
     assert away <= math.log1p(FURTHER if cousin.entry == "transpose" else FAR)
@@ -169,7 +170,7 @@ def test_what_tma_copies_is_touched_on_every_arch() -> None:
         analysis = analyse(cubin, "gemm", cousin.launch())
         name = "H100 SXM" if arch == "sm_90a" else "RTX 5090"
         assert time_launch(analysis, gpu(name), quick=True).touched_bytes == 3 * size * size * 2
-        assert not any("tensor maps" in note for note in notes(analysis))
+        assert not says(notes(analysis), "tensor_maps_unknown")
 
 
 def test_a_map_that_is_no_parameter_is_said_or_given_in_memory(tmp_path: Path) -> None:
@@ -185,20 +186,20 @@ def test_a_map_that_is_no_parameter_is_said_or_given_in_memory(tmp_path: Path) -
     mapped = "tensormap:f32[64,64]box[32,32]"
     arguments = parse_arguments(["ptr", mapped])
     analysis = analyse(cubin, "transpose", Launch(grid, block, 0, arguments))
-    said = [n for n in notes(analysis) if "tensor maps" in n]
+    said = [n for n in notes(analysis) if says(n, "tensor_maps_unknown")]
     assert len(said) == 1
     assert "k.cu:" in said[0] or "hopper.cuh:" in said[0]
-    # Where it is given as it lies in memory, what it copies is touched.
+    # With the map given as memory contents, its copies count as touched bytes.
     arguments, contents = arguments_and_memory([f"ptr:{mapped}", mapped])
     known = analyse(cubin, "transpose", Launch(grid, block, 0, arguments, tables(contents)))
-    assert not any("tensor maps" in note for note in notes(known))
+    assert not says(notes(known), "tensor_maps_unknown")
     (sectors, before) = (launch_figures(a.counts).global_sectors for a in (known, analysis))
     assert sectors - before == 64 * 64 * 4 // 32
 
 
 @pytest.mark.slow
 def test_an_instruction_that_comes_late_is_shared_as_well() -> None:
-    """With 256 products between, a loop's loads come after what is looked at first."""
+    """With 256 products in between, the loads of a loop come after the part examined first."""
     cousin = gemm(*("", "", "", ""), size=4096, stages=2)
     cubin = compile_kernel(KERNELS / cousin.file, cousin.defines, "sm_120a", ("gemm",)).cubin
     analysis = analyse(cubin, "gemm", cousin.launch())
@@ -208,7 +209,7 @@ def test_an_instruction_that_comes_late_is_shared_as_well() -> None:
 
 @pytest.mark.slow
 def test_cousins_are_launched_with_the_arguments_that_their_kernels_take() -> None:
-    """Of the sizes that their cubins name, each array at an address of its own."""
+    """Arguments have the sizes that the cubins declare, and each array another address."""
     for cousin in COUSINS:
         arch = gpu(cousin.gpu).arch.replace("120", "120a").replace("90", "90a")
         source = KERNELS / cousin.file
@@ -226,7 +227,7 @@ def test_cousins_are_launched_with_the_arguments_that_their_kernels_take() -> No
 
 
 def test_every_series_has_a_cousin() -> None:
-    """Of those below their kernels stand elsewhere in this folder, as the benchmark runs them."""
+    """The kernels of the series below are other files of this folder, which the benchmark runs."""
     elsewhere = {
         "H200": "flash_mma.cu, floors.cu",
         "SGEMM RTX A6000": "sgemm.cu",

@@ -1,4 +1,4 @@
-"""Launches whose last query tiles are cut: which SM takes the last CTAs."""
+"""Launches with partial last query tiles: which SM takes the last CTAs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from engine.machine_code.timing.simulate import SlotTimes
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
-# Two CTAs an SM: alone 60 cycles, together 100, and so on.
+# Two CTAs per SM: one alone takes 60 cycles, two together 100, and so on.
 ENDS = [0.0, 60.0, 100.0, 160.0, 200.0, 260.0, 300.0]
 
 
 def slots(shift: float) -> SlotTimes:
-    """SMs with a CTA of 1 row instead of 64 are `shift` cycles late in both of their slots."""
+    """SMs with a CTA of 1 row instead of 64 have both slots free `shift` cycles later."""
     return SlotTimes(64, (1,), ((-5.0, 0.0),), (((shift, shift),) * 2,))
 
 
@@ -24,9 +24,9 @@ def test_an_sm_that_is_early_takes_two_of_the_last_ctas() -> None:
     # Three SMs with two each, then two more CTAs; the first SM has one whose query tile is cut.
     is_cut = np.arange(8) == 0
     assert slots(-20.0).launch(1, is_cut, ENDS, 3) == 200.0 - 20.0
-    # Where only one slot falls free before those of the others, each takes one.
+    # If only one of its slots is free before those of the others, each takes one.
     assert slots(-3.0).launch(1, is_cut, ENDS, 3) == 160.0
-    # Late, it takes none, and the others take one each.
+    # If it is late, it takes none, and the others take one each.
     assert slots(30.0).launch(1, is_cut, ENDS, 3) == 160.0
 
 

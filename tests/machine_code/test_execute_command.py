@@ -14,7 +14,7 @@ from engine.cli import main
 from engine.cuda_source import compile_kernel
 from engine.machine_code.launch import arguments_and_memory, buffer_address
 
-# Each CTA of a cluster of two brings a tile by its tensor map and writes its peer's.
+# Each CTA of a cluster of two copies a tile by its tensor map and writes its peer's tile.
 SOURCE = """
 struct alignas(64) Map { char bytes[128]; };
 struct Parameters { Map map; float* out; const float* again; float scale; };
@@ -83,7 +83,7 @@ def test_a_structure_with_a_tensor_map_runs_in_clusters(
     assert says(capsys.readouterr().out, "hazard_shared_global")
     given, out = (np.fromfile(tmp_path / f"pointer_{n}.bin", np.float32) for n in (1, 2))
     tiles = given.reshape(4, 8, 32)[[1, 0, 3, 2]]
-    if swizzle:  # 16 bytes of a row change places by the row's number
+    if swizzle:  # 16-byte pieces of a row are permuted by the row's number
         rows = np.arange(8)[:, None]
         tiles = tiles.reshape(4, 8, 8, 4)[:, rows, np.arange(8) ^ rows]
     assert np.array_equal(out, np.float32(0.5) * tiles.reshape(-1) + given)

@@ -1,5 +1,5 @@
-"""Machine code executed with values: the ladder against float64, and CUDA features against what
-each thread must compute."""
+"""Machine code executed with values: the ladder compared with float64, and CUDA features with the
+expected value of each thread."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ RIGHT = [("v01", "sm_75", ODD), ("v08", "sm_89", ODD_BF16), ("v16", "sm_90", GRO
 
 
 def table() -> list[tuple[str, str, Problem]]:
-    """Every rung of the forward pass on every arch that it compiles for, in both types: causal, an
-    odd length and, where it is taken, GQA."""
+    """Return every rung of the forward pass on every arch that it compiles for, in both types:
+    causal, with an odd length and, where the rung supports it, GQA."""
     rows = []
     for gpu in ("T4", "A100 80GB SXM", "L4", "H200", "RTX 5090"):
         device = find_device(gpu)
@@ -106,7 +106,7 @@ def test_a_rung_is_right(variant: str, arch: str, problem: Problem) -> None:
 def test_usual_forms_give_the_bits_of_the_general_way(
     variant: str, arch: str, problem: Problem
 ) -> None:
-    """Asked who writes an element, every instruction goes the general way."""
+    """With a watched element, every instruction takes the general path."""
     kernel = LADDER.by_id(variant)
     plan, inputs = make_plan(kernel, problem, fitting_config(kernel, problem)), make_inputs(problem)
     out: list[NDArray[np.uint8]] = []
@@ -125,7 +125,7 @@ def test_usual_forms_give_the_bits_of_the_general_way(
 def test_the_second_run_of_a_large_launch_is_of_some_ctas(
     word: int | None, writes: bool, repeatable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 1 of 16 CTAs; a word of theirs that the first run wrote otherwise is seen, or nothing."""
+    """1 of 16 CTAs is executed again; only a difference in a word of theirs is found."""
     monkeypatch.setattr(machine_code, "_WHOLE_REPEAT_FLOPS", 0)
     chosen: list[list[int] | None] = []
     right = machine_code.execute_plan
@@ -134,7 +134,7 @@ def test_the_second_run_of_a_large_launch_is_of_some_ctas(
         chosen.append(ctas)
         if ctas is None or writes:
             right(plan, *args, ctas=ctas, **options)
-        if ctas is None and word is not None:  # every tile of 64 rows begins with another word
+        if ctas is None and word is not None:  # change the first word of every tile of 64 rows
             args[3]["out"].view(np.uint16).reshape(-1, 64 * 64)[:, word] ^= 1
 
     monkeypatch.setattr(machine_code, "execute_plan", execute)
@@ -153,7 +153,7 @@ def test_the_second_run_of_a_large_launch_is_of_some_ctas(
 def test_other_processors_compute_the_same_bits(
     flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The execution as it is compiled without AVX-512, and without AVX2."""
+    """Compiled without AVX-512, and without AVX2."""
     toolchain, library = find_toolchain(), tmp_path / "execute.so"
     command = [*toolchain.command, *library_flags(toolchain), flag, "-shared", str(_SOURCE)]
     subprocess.run([*command, "-o", str(library)], check=True)
@@ -244,7 +244,7 @@ def test_evaluate_never_takes_a_latency_from_it(capsys: pytest.CaptureFixture[st
 
 # ---- features ----
 
-# What machine code of these features is not executed: each ends in a sentence, none in a value.
+# Features whose machine code is not executed on some arch: an error, never a wrong value.
 NOT_EXECUTED = {
     "__mulhi __umul64hi __mul24 __sad __byte_perm __funnelshift_l __dp4a",  # IDP
     "__fadd_rz … __fsqrt_rd, __dadd_ru, __fmaf_rn",  # doubles rounded in a direction
@@ -252,7 +252,7 @@ NOT_EXECUTED = {
     "wmma 16x16x8 of wmma::precision::tf32",
     "wmma 16x16x16 of signed char",
     "wmma 8x8x4 of double",
-    # Of Hopper and Blackwell: conversions of bfloat16 and of 8 bits, atomics of vectors that
+    # On Hopper and Blackwell: conversions of bfloat16 and of 8 bits, vector atomics that
     # shared memory does not have
     "hceil hfloor htrunc hrint",
     "implicit conversions from and to numbers",
@@ -266,7 +266,6 @@ NOT_EXECUTED = {
     "min and max of mixed types",
     "this_grid().sync(), as many CTAs as fit at once",  # the driver gives it its workspace
 }
-SENTENCE = r"not supported here|a trap"
 _HALVES = [group.name.split(",")[0] for group in GROUPS].index("half")
 
 
@@ -296,7 +295,8 @@ def test_a_feature_is_right_or_refused(group: Group, arch: str, tmp_path: Path) 
     for name, answer in answers(group, list(group.features), arch, tmp_path).items():
         if isinstance(answer, str):
             assert name in NOT_EXECUTED, f"{name}: {answer}"
-            assert any(part in answer for part in SENTENCE.split("|")), answer
+            refusals = ("not_supported_here", "stops_by_trap")
+            assert any(says(answer, refusal) for refusal in refusals), answer
         else:
             assert group._difference(answer, group.features[name][1]) == "", name
 
@@ -304,14 +304,14 @@ def test_a_feature_is_right_or_refused(group: Group, arch: str, tmp_path: Path) 
 def answers(
     group: Group, names: list[str], arch: str, folder: Path
 ) -> dict[str, NDArray[np.float32] | str]:
-    """What each feature computes, or why it is not executed; one that does not compile is left
-    out."""
+    """Return what each feature computes, or why it is not executed; features that do not
+    compile are left out."""
     path = folder / "features.cu"
     path.write_text(group.source(names))
     entries = tuple(f"f{i}" for i in range(len(names)))
     try:
         cubin = read_cubin(compile_kernel(path, (), arch, entries).cubin)
-    except (CompileError, ToolMissing):  # cooperative groups need a package of their own
+    except (CompileError, ToolMissing):  # cooperative groups need another package
         if len(names) == 1:
             return {}
         alone = (answers(group, [name], arch, folder) for name in names)

@@ -1,4 +1,4 @@
-"""What a launch touches, whichever CTA makes which tile."""
+"""The bytes that a launch touches do not depend on which CTA computes which tile."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_any_mapping_from_block_index_to_tile_touches_the_same(order: int, size:
         assert us == pytest.approx(plain.simulated.latency.median_us, rel=0.05)
 
 
-# Persistent CTAs, some of which take two tiles and some one; all of them read a table beside.
+# Persistent CTAs, of which some take two tiles and some one; all of them also read a table.
 UNEVEN = """
 extern "C" __global__ void k(const float4* in, const float4* table, float4* out, int tiles) {
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x)
@@ -90,7 +90,7 @@ def test_tiles_that_only_some_persistent_ctas_take_are_touched_too(tmp_path: Pat
     assert launch.simulated.dram_bytes > 0  # 4 MiB of L2 do not hold them
 
 
-# A causal launch: CTA x reads the tiles 0 to x of its row of the grid, and writes one of its own.
+# A causal launch: CTA x reads the tiles 0 to x of its row of the grid, and writes one tile.
 PREFIXES = """
 extern "C" __global__ void k(const float* in, float* out) {
   float sum = 0.f;
@@ -110,7 +110,7 @@ def test_ctas_that_read_less_of_the_same_read_nothing_else(tmp_path: Path) -> No
     assert touched_bytes(groups, code.launch.grid) == 2 * tiles * rows * 128 * 4
 
 
-# CTA x sums a part of its own; the last part is cut by the end of the data.
+# CTA x sums a separate part; the last part is partial.
 PARTS = """
 extern "C" __global__ void k(const float* in, float* out, int n, int part) {
   float sum = 0.f;
@@ -134,8 +134,8 @@ def test_a_last_cta_with_less_to_do_takes_no_bytes_from_the_others(tmp_path: Pat
         assert touched == pytest.approx(4 * ctas * part, rel=0.03)
 
 
-# CTA x is of row x % ROWS and column x / ROWS. Of its row and its column it reads the first half
-# before some work, the other half after it, and beside that, within 1 KiB, what is its own.
+# CTA x has row x % ROWS and column x / ROWS. It reads the first half of its row and column before
+# some work, the other half after it, and in addition up to 1 KiB that no other CTA reads.
 LATE = """
 extern "C" __global__ void k(const float* a, const float* b, float* out, int rows, int work) {
   int row = blockIdx.x % rows, column = blockIdx.x / rows, n = blockDim.x;
@@ -166,7 +166,7 @@ def test_what_is_read_too_late_to_be_looked_at_is_shared_by_those_that_do(
 
 
 def test_a_listed_order_is_followed_wave_by_wave() -> None:
-    # 8 CTAs on 4 units of 1,000 bytes, 2 at a time; what a wave leaves behind is kept or gone.
+    # 8 CTAs on 4 units of 1,000 bytes, 2 at a time; data of a wave stay in L2 or are evicted.
     grid = (8, 1, 1)
     near = SharedBytes(1000, (1, 1, 1), np.array([0, 0, 1, 1, 2, 2, 3, 3]))
     far = SharedBytes(1000, (1, 1, 1), np.array([0, 1, 2, 3, 0, 1, 2, 3]))
@@ -209,7 +209,7 @@ def test_a_cold_launch_reads_each_unit_once_and_leaves_what_it_writes_in_l2() ->
     assert launch_traffic([read, written], grid, 2, touched).dram_bytes == 0
     cold = launch_traffic([read, written], grid, 2, touched, is_cold=True)
     assert (cold.dram_bytes, cold.written_bytes, cold.miss_share) == (4000, 0, 1)
-    # Where L2 does not hold all, a launch is as cold as another one.
+    # If the data exceed L2, every launch starts cold.
     short = launch_traffic([read, written], grid, 2, touched - 1, is_cold=True)
     assert short == launch_traffic([read, written], grid, 2, touched - 1)
     assert short.dram_bytes == touched
@@ -253,7 +253,7 @@ def test_persistent_ctas_too_long_to_follow_move_their_tensors(
     analyses = analyse_plan(plan, device.arch)
     (launch,) = time_passes(variant, plan, analyses, device, None)
     assert launch.simulated.dram_bytes == launch.touched_bytes == plan.device_bytes
-    # Without a plan, as of a cubin, each CTA's bytes are its own.
+    # Without a plan, as for a cubin, each CTA's bytes count as separate.
     alone = time_launch(analyses[0], device, quick=True)
     assert alone.touched_bytes > 1.5 * plan.device_bytes
 
@@ -266,7 +266,7 @@ def test_ctas_too_long_to_be_run_each_are_interpolated() -> None:
     )
     (name,) = cubin.entries
     arguments = parse_arguments(["ptr", "ptr", "ptr", "i32:512"])
-    # 64 tiles: some of the CTAs take one more than the others, and the last ones fewer.
+    # 64 tiles: some CTAs take one tile more than others, and the last ones fewer.
     launch = Launch((24, 1, 1), (256, 1, 1), 0, arguments)
 
     program = disassemble(cubin).program(name)
@@ -284,7 +284,7 @@ def test_ctas_too_long_to_be_run_each_are_interpolated() -> None:
 def test_a_grid_that_is_no_whole_number_of_clusters_is_refused(
     tmp_path: Path, grid: tuple[int, int, int]
 ) -> None:
-    # Which cluster a CTA is of is found by dividing by how many there are along an axis.
+    # A CTA's cluster is found by division by the number of clusters along an axis.
     path = tmp_path / "k.cu"
     path.write_text(
         'extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* x) { x[blockIdx.y] = 1; }'

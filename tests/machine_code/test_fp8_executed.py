@@ -1,8 +1,7 @@
-"""FP8 as machine code: conversions and products of tensor cores, against tables made here."""
+"""FP8 in machine code: conversions and tensor-core products, compared with tables computed here."""
 
 from __future__ import annotations
 
-import re
 import struct
 from functools import cache
 from itertools import product
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from small_kernels import counted
+from words import raises
 
 from engine.cuda_source import compile_kernel
 from engine.machine_code.analysis import launch_figures, program_of
@@ -29,7 +29,7 @@ ARCHS = ("sm_89", "sm_90a", "sm_120")
 
 
 def value_of(byte: int, kind: str) -> float:
-    """What the byte stands for, by the formats' definition (OCP 8-bit floating point, table 1)."""
+    """Return the byte's value by the formats' definition (OCP 8-bit floating point, table 1)."""
     mantissa_bits, bias = (3, 7) if kind == "e4m3" else (2, 15)
     sign = -1.0 if byte & 0x80 else 1.0
     exponent, mantissa = byte >> mantissa_bits & (31 if kind == "e5m2" else 15), byte & 7
@@ -49,7 +49,7 @@ LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
 
 
 def bytes_of(values: NDArray[np.float64], kind: str) -> NDArray[np.uint8]:
-    """The nearest number, of two as near the one with an even byte, at most the largest one."""
+    """Round to the nearest FP8 number, ties to even, saturating at the largest."""
     positive = TABLES[kind][: 0x7F if kind == "e4m3" else 0x7C]
     magnitude = np.minimum(np.nan_to_num(np.abs(values), nan=0, posinf=np.inf), LARGEST[kind])
     above = np.searchsorted(positive, magnitude).clip(1, len(positive) - 1)
@@ -78,7 +78,7 @@ def run(
     grid: int = 1,
     smem: int = 0,
 ) -> None:
-    """Run an entry of `source` on pointers to the buffers, which it changes."""
+    """Run an entry of `source` on pointers to the buffers, which are changed in place."""
     cubin = compiled(source, arch)
     module = load_module(cubin)
     named = [
@@ -90,7 +90,7 @@ def run(
     execute(program_of(cubin, entry), module.entries[entry], launch, [*named, *module.buffers])
 
 
-# Entries by what they convert, all in one file.
+# Entries by the types that they convert, all in one file.
 CONVERSIONS = "".join(
     f"""
 extern "C" __global__ void widen_{kind}{relu}(const unsigned* x, uint2* y) {{
@@ -132,7 +132,7 @@ def test_every_byte_becomes_its_halves(arch: str, kind: str, relu: str) -> None:
 
 
 def numbers() -> NDArray[np.float32]:
-    """All numbers of both formats, what lies half-way between them and beside that, and more."""
+    """Return all numbers of both formats, midpoints between them, neighbours of those, and more."""
     at = np.concatenate([table[np.isfinite(table)] for table in TABLES.values()])
     at = np.unique(np.concatenate([at, (at[1:] + at[:-1]) / 2, np.diff(at) / 3 + at[:-1]]))
     at = np.unique(np.concatenate([np.sort(at), (np.sort(at)[1:] + np.sort(at)[:-1]) / 2]))
@@ -190,7 +190,7 @@ def test_relu_keeps_what_is_no_number() -> None:
 
 
 def random_bytes(shape: tuple[int, ...], kind: str, seed: int) -> NDArray[np.uint8]:
-    """Finite numbers of middling size."""
+    """Return finite numbers of medium magnitude."""
     values = np.random.default_rng(seed).normal(0, 2, shape)
     return bytes_of(values, kind)
 
@@ -198,13 +198,13 @@ def random_bytes(shape: tuple[int, ...], kind: str, seed: int) -> NDArray[np.uin
 def product_of(
     a: NDArray[np.uint8], b: NDArray[np.uint8], kinds: tuple[str, str]
 ) -> NDArray[np.float64]:
-    """A `[m, k]` times B `[n, k]`, in float64."""
+    """Return A `[m, k]` times B `[n, k]`, in float64."""
     out: NDArray[np.float64] = TABLES[kinds[0]][a] @ TABLES[kinds[1]][b].T
     return out
 
 
 def warp_source(kinds: tuple[str, str], depth: int, sums: str) -> str:
-    """An entry of one mma.m16n8k`depth`: fragments of A and B, and sums that it adds to."""
+    """Return an entry of one mma.m16n8k`depth`: fragments of A and B, and accumulators."""
     left, right, words = depth // 8, depth // 16, 4 if sums == "f32" else 2
     names = [f"%{n}" for n in range(2 * words + left + right)]
     groups, start = [], 0
@@ -271,7 +271,7 @@ def test_products_of_a_warp(arch: str, kinds: tuple[str, str], depth: int, sums:
 
 
 def swizzled(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """`[n, 128]` bytes as TMA's swizzle of 128 bytes lays them down."""
+    """Return `[n, 128]` bytes in TMA's 128-byte swizzle."""
     n, k = np.indices(rows.shape)
     out = np.zeros(rows.size, np.uint8)
     out[n * 128 + (k ^ n % 8 << 4)] = rows
@@ -281,7 +281,7 @@ def swizzled(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def group_source(
     kinds: tuple[str, str], sums: str, columns: int, in_registers: bool, scales: tuple[int, int]
 ) -> str:
-    """A warpgroup's product of 64 rows over 128 bytes along K, added up in steps of 32 bytes."""
+    """Return an entry with a warpgroup's product of 64 rows over 128 bytes of K, in steps of 32."""
     depth = 32 if kinds[0] in FORMATS else 16
     entry = entry_of(kinds, sums, columns, in_registers, scales)
     words = columns // (2 if sums == "f32" else 4)
@@ -336,7 +336,7 @@ SCALES = ((1, 1), (1, -1), (-1, 1), (-1, -1))
 
 
 def sums_of_group(y: NDArray[np.generic], columns: int) -> NDArray[np.float64]:
-    """`[64, columns]` from what each thread has: warps own 16 rows, lanes two columns in eight."""
+    """Return `[64, columns]` from the threads' registers: 16 rows a warp, 2 of 8 columns a lane."""
     thread, block, half, column = np.indices((128, columns // 8, 2, 2))
     rows = thread // 32 * 16 + thread % 32 // 4 + 8 * half
     found = np.zeros((64, columns))
@@ -377,7 +377,7 @@ def test_products_of_a_warpgroup(
         a, b = (x.view(np.uint8) for x in bits)
         expected = values[0] @ values[1].T
     thread = np.arange(128)
-    # A's fragments: bytes along K of a row, as of an mma, of which each warp has 16 rows.
+    # A's fragments: bytes along K of a row, as for mma; each warp has 16 rows.
     row = thread // 32 * 16 + thread % 32 // 4
     k = np.arange(4)[:, None] * 32 + np.array([0, 0, 16, 16])[None, :]
     rows = row[:, None, None] + np.array([0, 8, 0, 8])[None, None, :]
@@ -398,22 +398,24 @@ def test_products_of_a_warpgroup(
         found[scales] = sums_of_group(y, columns)
         of_sign = expected * scales[0] * scales[1]
         np.testing.assert_allclose(found[scales], of_sign, rtol=0, atol=tolerance)
-    # Twice negated by the code for all cases, and by the quick one for the usual case.
+    # Negated twice: by the general code, and by the fast path of the usual case.
     np.testing.assert_array_equal(found[1, 1], found[-1, -1])
 
 
 @pytest.mark.parametrize(
-    ("arch", "body", "what"),
+    ("arch", "body", "name", "facts"),
     [
         (
             "sm_120a",
             'asm("cvt.rn.satfinite.e2m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(x[0]), "f"(x[1]));',
-            "has the modifier E2M3, which is not supported here",
+            "modifier_not_supported",
+            ["E2M3"],
         ),
         (
             "sm_120a",
             'asm("cvt.rp.satfinite.ue8m0x2.f32 %0, %1, %2;" : "=h"(r) : "f"(x[0]), "f"(x[1]));',
-            "has the modifier E8, which is not supported here",
+            "modifier_not_supported",
+            ["E8"],
         ),
         (
             "sm_90a",
@@ -421,22 +423,23 @@ def test_products_of_a_warpgroup(
             '{%0,%1,%2,%3,%4,%5,%6,%7}, %8, %8, 1, 1, 1;" : '
             + ", ".join(f'"+f"(d[{n}])' for n in range(8))
             + ' : "l"(x)); r = d[0] > 0;',
-            "is a warpgroup operation that is not supported here",
+            "warpgroup_operation_not_supported",
+            [],
         ),
     ],
 )
-def test_other_formats_are_a_sentence(arch: str, body: str, what: str) -> None:
+def test_other_formats_are_a_sentence(arch: str, body: str, name: str, facts: list[str]) -> None:
     source = f"""extern "C" __global__ void k(const float* x, unsigned short* y) {{
     unsigned short r; {body} y[threadIdx.x] = r;
 }}"""
     buffers: list[NDArray[np.generic]] = [np.zeros(64, np.float32), np.zeros(128, np.uint16)]
-    with pytest.raises(ExecutionFault, match=re.escape(what)):
+    with raises(ExecutionFault, name, *facts):
         run(source, arch, buffers, threads=128)
 
 
 @pytest.mark.parametrize(("arch", "products"), [("sm_89", 1), ("sm_90a", 2), ("sm_120", 1)])
 def test_conversions_and_products_are_counted(arch: str, products: int, tmp_path: Path) -> None:
-    """Hopper makes FP16 of an mma's bytes, and takes two products for it."""
+    """Hopper converts the bytes of an mma to FP16 and executes two products."""
     source = """extern "C" __global__ void k(const unsigned* x, float* y) {
     int t = threadIdx.x; unsigned short p; float D[4] = {}; unsigned h;
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(h) : "h"((short)x[t]));
@@ -451,7 +454,7 @@ def test_conversions_and_products_are_counted(arch: str, products: int, tmp_path
 
 
 def test_products_of_bytes_take_half_the_time_of_those_of_halves() -> None:
-    """So the simulation has it: tensor cores do twice as many of them."""
+    """In the simulation, tensor cores execute twice as many FP8 products per cycle."""
 
     def fmas(source: str, arch: str, entry: str) -> set[float]:
         program = program_of(compiled(source, arch), entry)

@@ -1,4 +1,4 @@
-"""The ladder's machine code: no spills, no FP64, no conflicts where the header says so, no growth,
+"""The ladder's machine code: no spills, no FP64, no conflicts if the header says so, no growth,
 and the instructions that a kernel's idea needs.
 
 `python -m tests.machine_code.gate` renews the recorded table; see there.
@@ -13,7 +13,7 @@ from tests.machine_code.gate import EXCEPTIONS, broken_rules, cases, measure, re
 from tests.slow_cases import one_in
 
 CASES = cases()
-# An arch for each kernel is enough for every run; v08 on sm_80 is the quickest to compile.
+# Each run needs one arch per kernel; v08 on sm_80 is the quickest to compile.
 QUICK = CASES.index(("v08", "sm_80"))
 
 

@@ -48,14 +48,14 @@ def test_two_consumer_groups_share_the_tiles_that_one_producer_brings() -> None:
         kind = trace.kind[trace.access[trace.access >= 0]]
         rows = trace.access[trace.access >= 0]
         tiles, warps = SEQLEN // 64, 4 * consumers
-        # Four products of S and four of O for each tile and warp.
+        # Four wgmma for S and four for O per tile and warp.
         assert (kind == AccessKind.TENSOR).sum() == 8 * tiles * warps
         copied = rows[kind == AccessKind.BULK_LOAD]
         assert len(copied) == 2 * tiles + consumers
         assert set(trace.size_bytes[copied].tolist()) == {TILE_BYTES}
-        # Each consumer asks for registers, the producer gives some back.
+        # Each consumer takes registers, the producer gives some back.
         assert (kind == AccessKind.SET_REGISTERS).sum() == warps + 4
-        # A consumer gives each tile back by one arrival, and a phase takes all of them.
+        # A consumer releases each tile by one arrival, and a phase needs the arrivals of all.
         init = rows[kind == AccessKind.MBARRIER_INIT]
         assert sorted(trace.amount[init].tolist()) == sorted([1, 1, 1, consumers, consumers])
         times[consumers] = timed(program, trace)
@@ -63,7 +63,7 @@ def test_two_consumer_groups_share_the_tiles_that_one_producer_brings() -> None:
     # m64n64k16 keeps the tensor cores of an SM for 32 cycles: 8 of them a tile and group.
     for consumers, timing in times.items():
         assert timing.busy_cycles["tensor"] == pytest.approx(4 * 32 * 8 * 4 * consumers)
-    # Twice the rows in less than twice the time: one group's products run beside the other's exps.
+    # Twice the rows in less than twice the time: one group's products overlap the other's exp2.
     assert one.cycles < two.cycles < 1.7 * one.cycles
 
 
@@ -77,7 +77,7 @@ def test_a_wait_for_the_phase_before_the_first_one_does_not_block() -> None:
 
 
 def cluster_of(size: int) -> tuple[Program, CtaTrace]:
-    """One CTA that needs 16 tiles of 16 KB, of which each of its cluster copies a share."""
+    """Return a CTA that needs 16 tiles of 16 KB; each CTA of its cluster copies a share."""
     defines = (("CLUSTER", str(size)),)
     compiled = compile_kernel(KERNELS / "cluster_tiles.cu", defines, "sm_90a", ("tiles",))
     cubin = read_cubin(compiled.cubin)
@@ -97,5 +97,5 @@ def test_a_multicast_is_read_once_and_arrives_at_every_cta_of_the_cluster() -> N
         assert trace.size_bytes[copied].tolist() == [16384 // size] * 16
         assert trace.amount[copied].tolist() == [size] * 16
         cycles[size] = timed(program, trace).cycles
-    # An SM takes fewer bytes from L2 for the same tiles.
+    # An SM reads fewer bytes from L2 for the same tiles.
     assert cycles[4] <= cycles[2] <= cycles[1]

@@ -47,7 +47,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) k(volatile int* data) {
 
 
 def test_an_mbarrier_waits_for_bytes_that_are_only_expected(tmp_path: Path) -> None:
-    """expect_tx and complete_tx arrive for nobody."""
+    """expect_tx and complete_tx do not count as arrivals."""
     test = """{
         int done;
         asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], 0;"
@@ -103,7 +103,7 @@ def test_lanes_arrive_at_mbarriers_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_clusters_barrier_waits_for_no_warp_that_has_exited(tmp_path: Path) -> None:
-    """Here the second one exits when the first one waits already."""
+    """The second warp exits while the first one waits."""
     path = tmp_path / "k.cu"
     path.write_text(
         """
@@ -216,7 +216,7 @@ SHARED_WRITES = {
 def test_a_product_of_a_warpgroup_reads_what_was_stored_since_the_last_one(
     way: str, tmp_path: Path
 ) -> None:
-    """Eight ones at K 0 to 7 of column 1, in the swizzle's place, where zeros were multiplied."""
+    """Eight ones at K 0 to 7 of column 1, at their swizzled address, replace zeros."""
     body = f"""
     __shared__ __align__(1024) unsigned s[256];
     const int t = threadIdx.x; const unsigned one = 0x3c003c00;

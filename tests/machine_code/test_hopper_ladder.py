@@ -1,4 +1,4 @@
-"""What ptxas made of the ladder's Hopper kernels: wgmma as asked, registers as planned."""
+"""ptxas's code for the ladder's Hopper kernels: wgmma and register budgets as written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULTS = [
 
 
 def others() -> list[tuple[Variant, int, bool, dict[str, int]]]:
-    """Every other config that a kernel takes."""
+    """Return every config of a kernel but the default one."""
     found = []
     for v, d, causal, default in DEFAULTS:
         tunables = [t for t in v.tunables if t.name not in ("num_ctas", "kv_mib")]  # no code
@@ -67,7 +67,7 @@ def test_products_run_on_and_registers_move_as_planned(
         products = (2 * head_dim + plan.config["keys"]) // 16
     else:
         products = (head_dim + plan.config["block_n"]) // 16
-    # Also of the first and last key tile, and of those where one query tile follows another.
+    # Also for the first and last key tile, and between two query tiles.
     assert opcodes.count("HGMMA") in (products, 2 * products, 3 * products)
     assert "UTMALDG" in opcodes
     assert "UTMASTG" in opcodes

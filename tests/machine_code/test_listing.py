@@ -1,4 +1,4 @@
-"""nvdisasm's text: control bits, operands, inlined lines, names; no tool is needed."""
+"""Parsing nvdisasm's text: control bits, operands, inlined lines, names; the tool is not needed."""
 
 from __future__ import annotations
 

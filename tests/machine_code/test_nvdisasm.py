@@ -1,4 +1,4 @@
-"""NVIDIA's disassembler as a process: it ends with its limits and with who asked."""
+"""NVIDIA's disassembler as a process: its limits, and its end with the process that started it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def made(folder: Path, script: str) -> Path:
-    """`script` in place of the disassembler."""
+    """Install `script` in place of the disassembler."""
     path = folder / "nvdisasm"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)

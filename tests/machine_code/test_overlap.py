@@ -1,4 +1,4 @@
-"""What the ladder says runs beside its products and softmax does, in the machine code."""
+"""Work that the ladder's headers describe as overlapped is overlapped in the machine code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kernels.variant import KERNELS_DIR
 from tests.slow_cases import one_in
 
 EXP2, COPIES = PRODUCTS_BESIDE_EXP2, COPIES_BESIDE_PRODUCTS
-# Variant, head_dims, arch, what, and the least share of a loop's instructions that run beside it.
+# Variant, head_dims, arch, kind of work, and the least share of a loop's instructions beside it.
 CLAIMS = [
     *(("v18", d, "sm_90", EXP2, 1.0) for d in (64, 128)),
     *(("v19", d, "sm_90", EXP2, 1.0) for d in (64, 128)),
@@ -38,7 +38,7 @@ CLAIMS = [
     ("v10", 64, "sm_80", COPIES, 1.0),
     ("v10", 128, "sm_89", COPIES, 1.0),
     ("v11", 64, "sm_89", COPIES, 0.8),
-    ("v11", 128, "sm_80", COPIES, 0.3),  # copies are started behind PV: they run beside Q K^T
+    ("v11", 128, "sm_80", COPIES, 0.3),  # copies are started after PV and overlap Q K^T
     ("v13", 64, "sm_80", COPIES, 0.8),
     ("v14", 128, "sm_80", COPIES, 1.0),
     ("v21", 128, "sm_80", COPIES, 1.0),
@@ -95,7 +95,7 @@ def test_v19_overlaps_with_wide_tiles_and_a_rescale_now_and_then(
 def test_a_wait_that_ptxas_may_move_up_loses_the_overlap_of_v18(
     head_dim: int, tmp_path: Path
 ) -> None:
-    """Without the branch between the softmax and the wait for O, as v18 once was."""
+    """Without the branch between the softmax and the wait for O, as in an earlier v18."""
     for path in KERNELS_DIR.glob("*.cuh"):
         shutil.copy(path, tmp_path)
     plan = _plan("v18", head_dim)
@@ -112,10 +112,10 @@ def test_a_wait_that_ptxas_may_move_up_loses_the_overlap_of_v18(
 def test_one_softmax_after_the_products_is_beside_nothing() -> None:
     (v16,) = _of_plan(_plan("v16", 64), "sm_90")
     assert v16.beside == 0 < v16.of
-    assert str(v16).startswith("products in flight while exp2 runs: 0 of 66 (loop at v16")
+    assert str(v16).startswith(f"{EXP2}: 0 of 66 (loop at v16")
 
 
-# ---- by hand ----
+# ---- programs written by hand ----
 
 
 def _program(*lines: str) -> Program:
@@ -158,10 +158,10 @@ def test_waits_end_what_is_in_flight() -> None:
 
 def test_every_way_counts() -> None:
     assert _beside(*LOOP[:3], f"@P0 {WAIT_0}", *LOOP[3:], WAIT_0) == [(0, 1)]
-    # The wait is on one of two ways to the exponentials.
+    # The wait is on one of two paths to the exponentials.
     around = (*LOOP[:3], "@P0 BRA 5", WAIT_0, "MUFU.EX2 R1", WAIT_0)
     assert _beside(*around) == [(0, 1)]
-    # A loop that polls, out of line, is no way around, and no loop that multiplies.
+    # A polling loop out of line is neither a path around the wait nor a loop with products.
     lines = (*LOOP[:3], "@P0 BRA 8", "MUFU.EX2 R1", WAIT_0, "@P1 BRA 0", "EXIT", "@P0 BRA 8")
     (found,) = overlaps(_program(*lines, "BRA 4"))
     assert (found.beside, found.of) == (1, 1)

@@ -1,4 +1,4 @@
-"""The clock that a power limit leaves: against published pairs that nothing was calibrated on."""
+"""The clock that a power limit sustains, compared with published pairs that were not fitted."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
 from engine.machine_code.timing.power import BURST_US, Work, sustained_clock, sustained_note, watts
 from engine.pipeline.simulated_launches import clock_note, device_at, sustained_by
 
-# FP16 multiply-adds of an SM and cycle where the table's peak is of another clock than boost.
+# FP16 multiply-adds per SM and cycle, if the table's peak is for another clock than boost.
 _HOPPER = 2048
 
 
 def gemm(device: DeviceSpec, share: float) -> Work:
-    """A dense product on random values that keeps the tensor cores busy for `share` of a second."""
+    """Return a dense product on random values that uses tensor cores for `share` of a second."""
     clock, sms = device.boost_clock_mhz or 0, device.num_sms or 0
     peak = (device.fp16_tensor_tflops or 0) * 1e12
     if device.compute_capability == (9, 0):
@@ -37,7 +37,7 @@ def gemm(device: DeviceSpec, share: float) -> Work:
 @pytest.mark.parametrize(
     ("gpu", "limit_w", "share", "mhz", "within"),
     [
-        # What the model was calibrated on: it holds that.
+        # Pairs that the model was fitted to.
         ("H100 SXM", 700, 0.905, 1348, 0.04),
         ("H100 SXM", 600, 0.905, 1255, 0.04),
         ("H100 SXM", 500, 0.905, 1118, 0.04),
@@ -45,7 +45,7 @@ def gemm(device: DeviceSpec, share: float) -> Work:
         ("A100 80GB SXM", 400, 0.93, 1267, 0.04),  # published: about 1,200 to 1,335
         ("A10", 150, 0.85, 1080, 0.04),
         ("L4", 72, 0.85, 995, 0.06),
-        # And what it was not.
+        # Pairs that it was not fitted to.
         ("H200", 700, 0.9, 1485, 0.10),
         ("L40S", 350, 0.85, 1826, 0.12),  # published: 1,718 to 1,935
         ("B200", 1000, 0.644, 1580, 0.12),  # FlashAttention-4, steady
@@ -103,7 +103,7 @@ def test_peaks_scale_with_the_clock_and_memory_does_not() -> None:
     assert slow.fp32_tflops == pytest.approx((device.fp32_tflops or 0) / 2)
     assert slow.memory_gb_per_s == device.memory_gb_per_s
     assert says(slow.clock_label, "as_given", "848 MHz")
-    assert device.clock_label == "the boost clock, 1,695 MHz"
+    assert says(device.clock_label, "clock_of_boost", "1,695 MHz")
     for mhz in (0.0, -5.0, float("nan"), 1e6):
         with raises(InvalidProblem, "clock_range"):
             at_clock(device, mhz)
@@ -124,7 +124,9 @@ def test_a_launch_says_its_clock_and_takes_as_many_cycles_at_any() -> None:
     in_sms = boost.simulated.latency.median_us - LAUNCH_FLOOR_US
     assert half.latency.median_us - LAUNCH_FLOOR_US == pytest.approx(2 * in_sms, rel=0.01)
     assert boost.simulated.us_at(847.5) == pytest.approx(half.latency.median_us, rel=0.01)
-    assert clock_note(device, [analysis], [boost]).startswith("Times are at the boost clock, 1,695")
+    note = clock_note(device, [analysis], [boost])
+    assert says(note, "times_are_at")
+    assert says(note, "clock_of_boost", "1,695")
     poor = replace(device, power_w=60)
     found = sustained_by(poor, [analysis], [boost])
     assert found is not None
@@ -135,7 +137,7 @@ def test_a_launch_says_its_clock_and_takes_as_many_cycles_at_any() -> None:
     widths = [x.latency.high_us / x.latency.low_us for x in (half, later)]
     assert widths[1] > widths[0]
     assert "60 W" in clock_note(sustained, [analysis], [time_launch(analysis, sustained)])
-    assert "--clock sustained" in clock_note(poor, [analysis], [boost])
+    assert "(--clock sustained" in clock_note(poor, [analysis], [boost])
 
 
 def test_a_prediction_says_what_the_power_limit_leaves_of_it() -> None:
@@ -150,5 +152,5 @@ def test_a_prediction_says_what_the_power_limit_leaves_of_it() -> None:
     assert sustained_note(device, light, us) == ""
     assert sustained_note(replace(device, power_w=None), heavy, us) == ""
     assert sustained_note(device, heavy, 0.9 * BURST_US) != sustained_note(device, heavy, 9e9)
-    waits = Work(((1.0, us),), heavy.tensor_flops, 0.0, 0.0)  # for DRAM, whatever the clock
+    waits = Work(((1.0, us),), heavy.tensor_flops, 0.0, 0.0)  # bound by DRAM
     assert sustained_note(device, waits, us) == ""

@@ -1,4 +1,4 @@
-"""Two launches beside each other: figures by name, instructions by what they do."""
+"""Comparing two launches: figures by name, instructions by operation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ AFTER = "// a comment\nint a;\nload();\nwait();\nadd();\n"
 
 
 def listing(rows: list[tuple[str, int]]) -> Listing:
-    """Of (instruction, line) alone."""
+    """Return a listing of (instruction, line) pairs."""
     texts, lines = zip(*rows, strict=True)
     none, empty = (0,) * len(rows), ("",) * len(rows)
     return Listing(

@@ -1,4 +1,4 @@
-"""CTAs that share SMs evenly: who takes the next one, and when the last one is done."""
+"""CTAs that share SMs: which SM takes the next CTA, and when the last one ends."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from engine.machine_code.timing.traffic import share_sms
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
-COSTS = np.array([[0.0, 60.0, 100.0]])  # of one kind: alone 60 cycles, two together 100
+COSTS = np.array([[0.0, 60.0, 100.0]])  # one kind: 60 cycles alone, two together 100
 START = np.zeros(3)
 
 
 def test_of_slots_that_fall_free_together_each_sm_fills_one_first() -> None:
-    # Three SMs with two each, then two more CTAs: alone on an SM, not both on the first one.
+    # Three SMs with two CTAs each, then two more: each alone on an SM, not both on the first.
     assert share_sms(np.zeros(8), COSTS, COSTS, START, 3) == pytest.approx(160.0)
     assert share_sms(np.zeros(10), COSTS, COSTS, START, 3) == pytest.approx(200.0)
 
 
 def test_ctas_that_start_at_once_may_be_done_one_behind_the_other() -> None:
-    # The first one after 90; the second 20 later, beside a third, which then goes on alone.
+    # The first ends after 90; the second 20 later, beside a third, which then continues alone.
     cycles = share_sms(np.zeros(3), COSTS, COSTS, START, first_work=(0.9, 1.1))
     assert cycles == pytest.approx(110.0 + 0.8 * 60.0)
 

@@ -1,4 +1,4 @@
-"""Barriers by token, TMA with multicast: what is waited for comes, and no more than that."""
+"""mbarriers waited for by token, and TMA with multicast: each wait ends with its phase."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __device__ void wait(unsigned long long* b, int parity) {
 }
 """
 
-# Every thread arrives and waits for the phase that its token names, turn after turn.
+# Every thread arrives and waits for its token's phase, repeatedly.
 TOKENS = """
 extern "C" __global__ void k(float* y, int n) {
   __shared__ alignas(8) unsigned long long barrier;
@@ -46,7 +46,7 @@ extern "C" __global__ void k(float* y, int n) {
 }
 """
 
-# A tile of 8 KiB by TMA, turn after turn. COPIES: what this CTA brings and to how many.
+# A tile of 8 KiB by TMA, repeatedly. COPIES: what this CTA copies, and to how many CTAs.
 TILES = (
     HEADER
     + """
@@ -77,7 +77,7 @@ MULTICAST = """asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile
 
 
 def traced(analysis: Analysis) -> tuple[CtaTrace, float]:
-    """A CTA, and the cycles that it takes alone."""
+    """Return a CTA's trace and the cycles that it takes alone."""
     trace, _ = Emulator(analysis.program, analysis.entry, analysis.launch).trace()
     rates = gpu_rates(find_device("H200"))
     kernel = sm_kernel(analysis.program, rates, "alone", 0, fetches_code=False)

@@ -1,4 +1,4 @@
-"""The timing model: rates in cycles, waiting for each other, straight lines, traffic."""
+"""The timing model: instruction rates, waiting, dependence on length and grid, traffic."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def line(
     sets: int = NO_BARRIER,
     waits: int = 0,
 ) -> Instruction:
-    """One instruction: "FFMA R0, R1, R2, R3"."""
+    """Return an instruction parsed from text, as "FFMA R0, R1, R2, R3"."""
     mnemonic, _, operands = text.partition(" ")
     opcode, *modifiers = mnemonic.split(".")
     control = Control(stall, False, sets, NO_BARRIER, waits, 0)
@@ -79,7 +79,7 @@ Row = tuple[AccessKind, int, int, int]  # kind, wavefronts, address, amount
 
 
 def trace(warps: list[list[tuple[int, Row | None]]]) -> CtaTrace:
-    """Warps of (instruction, what it accesses); accesses touch no global memory."""
+    """Return a trace of warps of (instruction, access); accesses do not touch global memory."""
     entries = [entry for warp in warps for entry in warp]
     rows = [row for _, row in entries if row is not None]
     numbers = iter(range(len(rows)))
@@ -128,7 +128,7 @@ def repeated(count: int) -> list[tuple[int, Row | None]]:
     [
         ("H200", "FADD R0, R2, R5", 1),  # two units of 16 lanes
         ("A100 80GB SXM", "FADD R0, R2, R5", 2),  # one
-        ("H200", "IMAD R0, R2, R5, R4", 2),  # on the first unit alone
+        ("H200", "IMAD R0, R2, R5, R4", 2),  # only on the first unit
         ("L4", "HFMA2 R0, R2, R5, R4", 2),
         ("H200", "IADD3 R0, R2, R5, R4", 2),
         ("H200", "MUFU.EX2 R0, R1", 8),
@@ -158,7 +158,7 @@ def test_a_warp_goes_on_beside_its_own_products_until_it_waits_for_them() -> Non
     products, exps = 8 * [(0, (AccessKind.TENSOR, 0, 0, 0))], 28 * [(1, None)]
     wait = [(2, (AccessKind.TENSOR_WAIT, 0, 0, 0))]
     took = timed(code, [products + exps + wait + exps[:1]]).cycles
-    # Eight products take 256 cycles, 28 exps 224: side by side, and one behind the other.
+    # Eight products take 256 cycles, 28 exp2 224: overlapped, and one after the other.
     assert 256 <= took < 330
     assert timed(code, [products + wait + exps]).cycles > 450
 
@@ -167,14 +167,14 @@ def test_registers_of_one_bank_cost_cycles() -> None:
     spread = timed(program(line("FFMA R0, R2, R5, R4")), [repeated(300)]).cycles
     crowded = timed(program(line("FFMA R0, R2, R6, R4")), [repeated(300)]).cycles
     reused = timed(program(line("FFMA R0, R2.reuse, R6.reuse, R4")), [repeated(300)]).cycles
-    # Three reads of one port take three cycles, two reads take two, one takes one.
+    # Three reads of one register port take three cycles, two take two, one takes one.
     assert (spread, crowded) == (pytest.approx(600, rel=0.02), pytest.approx(900, rel=0.02))
     assert reused == pytest.approx(300, rel=0.02)
 
 
 def test_warps_of_one_partition_share_its_issue_slot() -> None:
     code = program(line("FFMA R0, R2, R5, R7"))
-    beside = timed(code, [repeated(200)] * 4).cycles  # a partition each
+    beside = timed(code, [repeated(200)] * 4).cycles  # one warp per partition
     behind = timed(code, [repeated(200)] * 8).cycles
     assert behind == pytest.approx(2 * beside, rel=0.03)
 
@@ -199,7 +199,7 @@ def test_a_fence_waits_for_all_passes_of_a_store_to_shared_memory() -> None:
 
 @pytest.mark.parametrize(("apart_bytes", "lookups"), [(128, 3), (512, 12), (16384, 12)])
 def test_neighbouring_lines_are_looked_up_at_once(apart_bytes: int, lookups: int) -> None:
-    """Loads of twelve lines each, all of them in L1 behind the first."""
+    """Loads of twelve lines each, which are in L1 after the first load."""
     lines, loads = 12, 200
     code = program(line("LDG.E R0, [R2.64]"))
     load = trace([[(0, (AccessKind.GLOBAL_LOAD, 1, 0, 0))] * loads])
@@ -290,7 +290,7 @@ def test_ctas_of_a_queue_start_when_a_slot_falls_free() -> None:
     assert timing.finished[2] < timing.finished[0]
 
 
-# ---- lines, grids, traffic ----
+# ---- length, grids, traffic ----
 
 
 @lru_cache(maxsize=1)
@@ -379,7 +379,7 @@ def test_any_number_of_equal_ctas_takes_what_as_many_take_alone() -> None:
 
 
 def times_of(alone: float, together: float, more: float, **other: float) -> CtaTimes:
-    """Two CTAs at a time: one, both, one more, and a round more, twice as long at twice the
+    """Return times of one, two, three and four CTAs, two at a time; they are proportional to the
     length."""
     cycles = (alone, together, together + more, together + 0.9 * together)
     shares = {
@@ -403,17 +403,17 @@ def test_ctas_beyond_those_simulated_take_as_many_rounds_more() -> None:
     times = times_of(100, 160, 120)
     assert [times.of(n, 1.0) for n in (1, 2, 3, 4)] == [100, 160, 280, 304]
     assert [times.of(n, 1.0) for n in (5, 6, 9)] == [280 + 144, 304 + 144, 280 + 3 * 144]
-    # On eight SMs none takes two more than another.
+    # No SM of eight takes two CTAs more than another.
     assert times.launch([8, 9, 33], [1.0] * 3, 8).tolist() == [100, 160, 280 + 144]
     assert times.of(3, 1.5) == pytest.approx(1.5 * 280)
-    # Beyond the longest a queue grows as those that start at once do.
+    # For longer CTAs, a queue's time grows as that of CTAs that start at once.
     assert times.of(2, 4.0) == pytest.approx(4 * 160)
     assert [times.of(n, 4.0) for n in (3, 4, 6)] == [4 * 280, 4 * 304, 4 * (304 + 144)]
 
 
 def test_a_start_does_not_grow_with_the_length() -> None:
     def queues(start: float) -> CtaTimes:
-        """Of CTAs of 100 cycles a bit of length, of which one runs at a time."""
+        """Return times of CTAs of 100 cycles per unit of length, one at a time."""
         ends = tuple(tuple(n * 100 * x + (n - 1) * start for n in (1, 2, 3)) for x in (1.0, 2.0))
         rounds = (100 + start, 200 + start)
         return CtaTimes(
@@ -444,7 +444,7 @@ def test_long_ctas_behind_each_other_end_as_simulated(most: int) -> None:
     kernel = sm_kernel(
         code, gpu_rates(find_device("H200")), "shared", 47 * 1024, fetches_code=False
     )
-    kernel.machine.cta_start_cycles = 3000  # beside the 4,900 and 8,500 of such CTAs
+    kernel.machine.cta_start_cycles = 3000  # CTAs take 4,900 and 8,500 cycles
     short = [traces[n][1] for n in (128, 256)]
     bounds = {"most_simulated": most, "least_settling": 0}
     times = measure(kernel, kernel, short, (128.0, 256.0), 1, **bounds)
@@ -461,7 +461,7 @@ def test_long_ctas_first_end_sooner_than_long_ctas_last() -> None:
 
 
 def test_ctas_of_several_lengths_are_followed_one_by_one() -> None:
-    """One at a time on each SM, sixteen lengths in turn: each goes where it is done first."""
+    """One CTA per SM at a time, sixteen lengths in turn: each starts on the first free SM."""
     one = CtaTimes(
         1, (1.0, 2.0), (1,), ((100.0,), (200.0,)), (100.0, 200.0), (1.0, 1.0), 0.0, 0.0, 0.0, 0.0
     )
@@ -470,7 +470,7 @@ def test_ctas_of_several_lengths_are_followed_one_by_one() -> None:
     for length in lengths:
         heapq.heappush(sms, heapq.heappop(sms) + 100 * length)
     assert grid_cycles(one, lengths, 58) == pytest.approx(max(sms))
-    # Repeated oftener than is worth following: as long as full SMs take.
+    # With more CTAs than are followed one by one: the time of full SMs.
     often = grid_cycles(one, lengths, 58, 1000)
     assert often == pytest.approx(1000 * 100 * lengths.sum() / 58, rel=0.01)
 
@@ -479,7 +479,7 @@ def test_ctas_that_start_at_once_and_differ_take_longer_to_begin() -> None:
     lengths = [1.0, 2.0]
     at_once = grid_cycles(times_of(100, 180, 100, start_share=1.0), lengths, 1)
     assert at_once > grid_cycles(times_of(100, 180, 100), lengths, 1)
-    # Who comes last may hang on little: an average, and the same every time.
+    # Which CTA ends last may depend on small differences: the mean is used, and it is reproducible.
     spread = times_of(100, 180, 100, cta_spread=0.05)
     many = lengths * 20
     average = grid_cycles(spread, many, 4)

@@ -1,4 +1,4 @@
-"""The GPU's lock between real processes: the second waits, says for whom, and gets it at last."""
+"""The GPU's lock between processes: the second waits, names the holder, and then gets it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from words import raises, says
 from engine.base.errors import MeasureError
 from engine.measure.device_lock import device_lock, lock_path
 
-GPU = "GPU-1234/../etc"  # whatever a driver may say, it stays a file's name
+GPU = "GPU-1234/../etc"  # must become a valid file name
 HOLD = """
 import sys
 from engine.measure.device_lock import device_lock
@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def other() -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lock until its input ends."""
+    """Start a process that holds the lock until its input ends."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, GPU],
         stdin=subprocess.PIPE,
@@ -55,7 +55,7 @@ def test_the_second_waits_and_says_for_whom(other: subprocess.Popen[str]) -> Non
     def hear(sentence: str) -> None:
         said.append(sentence)
         assert other.stdin is not None
-        other.stdin.close()  # the first is done
+        other.stdin.close()  # ends the first process
 
     with device_lock(GPU, "mine", hear, timeout_s=30):
         mine = json.loads(lock_path(GPU).read_text())

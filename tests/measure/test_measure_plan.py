@@ -29,7 +29,7 @@ def test_a_3_us_kernel_is_timed_in_replays_of_4_ms() -> None:
     assert not plan.flush
     assert plan.launches * 3.0 >= TARGET_REPLAY_US
     assert plan.launches == 1334
-    # The 5 µs that events and the graph's start cost are lost in it.
+    # The 5 µs of events and the graph's start are negligible in it.
     assert 5.0 / plan.launches < 0.002 * 3.0
 
 
@@ -72,10 +72,10 @@ def test_cold_plans_are_cold(launch_us: float, copy: int, l2: int, free: int) ->
     assert plan.launches <= MAX_LAUNCHES
     assert plan.launches % plan.copies == 0
     if plan.flush:
-        assert plan.launches == plan.copies  # none is used twice between two flushes
+        assert plan.launches == plan.copies  # no copy is used twice between two flushes
     else:
         assert plan.copies * copy >= COLD_L2_MULTIPLE * l2
-    assert (plan.copies - 1) * copy <= free  # the first copy is there already
+    assert (plan.copies - 1) * copy <= free  # the first copy is already allocated
 
 
 @given(single_us=st.floats(0.1, 1e8))

@@ -19,8 +19,8 @@ from engine.measure.sampler import sampled_latency
 from engine.measure.side_by_side import TARGET_REPLAY_US, ReplayDevice
 
 STATE = GpuState(1980, 1980, None, 300.0, 700.0, 50, None, ())
-EVENT_OVERHEAD_US = 5.0  # what events around anything add
-CALL_OVERHEAD_US = 6.0  # what a launch from Python adds
+EVENT_OVERHEAD_US = 5.0  # added by events
+CALL_OVERHEAD_US = 6.0  # added by a launch from Python
 
 
 @dataclass
@@ -108,7 +108,7 @@ def test_a_3_us_kernel_is_found_within_1_percent(copy_bytes: int, memory_bytes: 
     fits = copy_bytes <= gpu.l2_bytes
     device = device_of(gpu)
     assert sample(device, "device_warm") == pytest.approx(3.0 if fits else 4.5, rel=0.01)
-    # One launch a replay, where memory allows no more, keeps the events' own time in it.
+    # One launch per replay, if memory allows no more, includes the events' time.
     alone = "of 1 launch " in device.describe("0", "device_cold")
     expected = 4.5 + EVENT_OVERHEAD_US * alone
     assert sample(device, "device_cold") == pytest.approx(expected, rel=0.01)
@@ -125,7 +125,7 @@ def test_any_duration_is_found(launch_us: float) -> None:
 
 @pytest.mark.parametrize("ramp_us", [0.0, 20_000.0, 100_000.0])
 def test_a_graph_is_sized_for_the_clock_that_it_will_run_at(ramp_us: float) -> None:
-    """A pilot at idle clocks finds launches five times as long, and graphs a fifth of the size."""
+    """A trial at idle clocks would take launches for five times as long, and size graphs wrong."""
     gpu = SimulatedGpu(10.0, 10.0, 1 << 20, noise=0.0, ramp_us=ramp_us)
     device_of(gpu)
     warm = max(launches for launches, copies in gpu.graphs if copies == 1)
@@ -142,11 +142,11 @@ def test_nothing_is_prepared_for_samples_that_nobody_takes() -> None:
 
 
 def test_a_warm_sample_is_warm_whoever_ran_before() -> None:
-    """A kernel of 4 ms is launched once a sample: that one must not find another's data in L2."""
+    """A kernel of 4 ms is launched once per sample and must not find another's data in L2."""
     gpu = SimulatedGpu(4_000.0, 6_000.0, 1 << 20, noise=0.0)
     device = device_of(gpu)
     for _ in range(3):
-        gpu.in_l2.clear()  # another candidate's work
+        gpu.in_l2.clear()  # as after another candidate
         found = device.time_once("0", "device_warm")
         assert found == pytest.approx(4_000.0, rel=0.002)
 
@@ -154,12 +154,11 @@ def test_a_warm_sample_is_warm_whoever_ran_before() -> None:
 def test_a_description_names_how_samples_were_taken() -> None:
     device = device_of(SimulatedGpu(3.0, 4.5, 65_536), SimulatedGpu(3.0, 4.5, 1_024))
     warm = device.describe("0", "device_warm")
-    assert says(warm, "replay_of_a_graph", "launches on the same inputs")
+    assert says(warm, "replay_of_a_graph", "launches")
+    assert says(warm, "on_the_same_inputs")
     assert 1_000 <= int(warm.split(" launches")[0].split()[-1].replace(",", "")) < 2_000
     assert says(device.describe("0", "device_cold"), "rotating_over_copies", "3,840")
-    assert device.describe("0", "end_to_end") == (
-        "each the mean of 32 calls from Python, launch and wait"
-    )
+    assert says(device.describe("0", "end_to_end"), "calls_from_python", "32")
     assert says(device.describe("1", "device_cold"), "l2_written_over")
 
 

@@ -1,4 +1,4 @@
-"""How often the sampler is wrong and how often it sees 2 %: on simulated GPUs with known truth."""
+"""Rates of false verdicts and of detected 2 % differences, on simulated GPUs with known times."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def found_share(comparisons: int, conditions: SimulatedConditions) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("conditions", [ROUGH], ids=["rough"])
 def test_a_few_comparisons(conditions: SimulatedConditions) -> None:
-    # Of 100 at a rate of 0.5 %, more than 4 wrong ones come by chance once in 10,000 runs.
+    # At a rate of 0.5 %, more than 4 wrong ones of 100 occur by chance once in 10,000 runs.
     assert false_share(100, conditions) <= 0.04
     assert found_share(100, conditions) >= 0.93
 
@@ -43,15 +43,15 @@ def test_a_thousand_comparisons(conditions: SimulatedConditions) -> None:
 
 @pytest.mark.exhaustive
 def test_more_noise_does_not_make_more_false_verdicts() -> None:
-    # Many looks and a run that ends by the clock: the hardest case for the rule.
+    # Many interim checks and a run that ends by its time limit: the hardest case for the rule.
     assert false_share(75, replace(ROUGH, noise=0.05)) <= 0.04
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.003, pytest.param(0.01, marks=pytest.mark.exhaustive)])
 def test_where_buffers_lie_makes_no_false_verdicts(noise: float) -> None:
-    """With one placement each, and the second run in the place of the first, a quarter of all
-    verdicts on identical kernels were false at an offset of 0.3 %."""
+    """With a single placement, used by both runs of an A/A pair, a quarter of all verdicts on
+    identical kernels were false at an offset of 0.3 %."""
     placed = replace(ROUGH, noise=noise, placement=0.005)
     assert false_share(100, placed) <= 0.04
     assert found_share(60, replace(ROUGH, noise=noise, placement=0.001)) >= 0.9
@@ -68,7 +68,7 @@ def test_where_buffers_lie_in_many_comparisons(offset: float) -> None:
 @pytest.mark.parametrize("noise", [0.0, 0.003, 0.01, 0.03])
 @pytest.mark.parametrize("ratio", [1.0, 1.01])
 def test_a_coarse_timer_gives_no_verdict(noise: float, ratio: float) -> None:
-    """0.5 µs on 10 µs: times that are equal to the tick are not the same."""
+    """Ticks of 0.5 µs for 10 µs: times in the same tick do not count as equal."""
     conditions = SimulatedConditions(noise=noise, timer_step_us=0.5)
     assert verdict_counts(20, ratio, conditions) == {Verdict.UNDECIDED: 20}
 

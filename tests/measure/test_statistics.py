@@ -48,7 +48,7 @@ def test_it_covers_the_true_median_of_a_skewed_distribution(count: int) -> None:
     draws = 1.0 + rng.exponential(size=(2000, count))
     true_median = 1.0 + math.log(2)
     covered = sum(m.low <= true_median <= m.high for m in map(median_interval, draws))
-    # At least 95 %, within three standard errors of 2,000 draws; and no more than it must be.
+    # Coverage at least 95 %, within three standard errors of 2,000 draws, and not much more.
     assert covered / 2000 > 0.95 - 3 * math.sqrt(0.05 * 0.95 / 2000)
     assert covered / 2000 < 0.99
 

@@ -1,4 +1,4 @@
-"""Thinning for charts: extremes stay, and what is drawn stays where it is while data grow."""
+"""Thinning for charts: extremes are kept, and drawn points do not move while data are added."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def series(size: int, period_s: float = 0.01) -> tuple[np.ndarray, np.ndarray]:
 def test_a_short_series_is_drawn_whole() -> None:
     at_s, values = series(300)
     assert Thinned().update(at_s[:0], values[:0]).tolist() == []
-    # Slices of 1/16 s hold six or seven samples here; with one in each, nothing is left out.
+    # Slices of 1/16 s hold six or seven samples here; with one each, nothing is left out.
     apart_s, few = series(20, period_s=0.1)
     assert Thinned().update(apart_s, few).tolist() == list(range(20))
     assert 3 <= Thinned().update(at_s, values).size < 300
@@ -31,7 +31,7 @@ def test_few_are_drawn_and_no_extreme_is_lost(size: int) -> None:
     assert drawn.size <= 300
     assert np.all(np.diff(drawn) > 0)
     assert {size // 3, size // 2} <= set(drawn.tolist())
-    # In every slice the lowest and the highest.
+    # The lowest and the highest of every slice.
     slices = (at_s / thinned.width_s).astype(int)
     for i in range(slices[-1] + 1):
         own = np.flatnonzero(slices == i)

@@ -1,4 +1,4 @@
-"""The rule for FASTER, SLOWER, SAME and UNDECIDED, and the intervals it stands on."""
+"""The rule for FASTER, SLOWER, SAME and UNDECIDED, and its intervals."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ FLOOR = math.log1p(0.008)
         (-0.030, -0.020, -0.010, Verdict.FASTER),
         (0.010, 0.020, 0.030, Verdict.SLOWER),
         (-0.004, 0.000, 0.004, Verdict.SAME),
-        (0.001, 0.002, 0.003, Verdict.SAME),  # certain and too small to matter
-        (-0.010, 0.000, 0.010, Verdict.UNDECIDED),  # too wide for anything
+        (0.001, 0.002, 0.003, Verdict.SAME),  # significant, but too small to matter
+        (-0.010, 0.000, 0.010, Verdict.UNDECIDED),  # interval too wide
         (-0.020, -0.009, 0.001, Verdict.UNDECIDED),  # includes 0
-        (0.0055, 0.006, 0.0065, Verdict.UNDECIDED),  # certain, but within the A/A floor
+        (0.0055, 0.006, 0.0065, Verdict.UNDECIDED),  # significant, but within the A/A floor
         (0.004, 0.0045, 0.006, Verdict.UNDECIDED),  # excludes 0, not above 0.5 %
     ],
 )
@@ -79,7 +79,7 @@ def noisy(seed: int, rounds: int, ratio: float, noise: float = 0.01) -> npt.NDAr
 
 
 def unpaired(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], **floor: float) -> Comparison:
-    """Of two runs that were measured one after the other."""
+    """Return the interval of two runs that were measured one after the other."""
     return interval_verdict(median_interval(a), median_interval(b), **floor)
 
 
@@ -114,7 +114,7 @@ def test_dropped_samples_are_left_out_with_their_partners() -> None:
 def test_too_few_pairs_are_no_evidence() -> None:
     found = paired_verdict([10.0] * 5, [5.0] * 5, 0.0)
     assert found.verdict is Verdict.UNDECIDED
-    assert "5 rounds" in found.reason
+    assert says(found.reason, "too_few_rounds", "5")
     assert aa_floor([10.0] * 5, [10.0] * 5) == math.inf
 
 

@@ -10,7 +10,7 @@ from made_up_history import MadeUpHistory, compiled_on_an_l4
 
 @pytest.fixture(scope="session")
 def reference_csv() -> Path:
-    """The L4 study's two series."""
+    """Return the file with the L4 study's two series."""
     return Path(__file__).parent / "data" / "l4_fa1_baseline.csv"
 
 

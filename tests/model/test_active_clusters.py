@@ -1,4 +1,4 @@
-"""Clusters stay on one GPC: what runs at once, in waves and in the predicted time."""
+"""A cluster runs on one GPC: effect on active clusters, waves and the predicted time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def plan_of(cluster: int, gpu: str) -> tuple[Variant, LaunchPlan]:
         ("H100 SXM", (18, 18, *[16] * 6)),
         ("H100 PCIe", (18, *[16] * 6)),
         ("RTX 5090", (*[16] * 8, 14, 14, 14)),
-        ("L4", (58,)),  # nothing is known of it, and it has no clusters
+        ("L4", (58,)),  # GPCs unknown, and no clusters
     ],
 )
 def test_sms_are_spread_evenly_in_pairs(gpu: str, gpcs: tuple[int, ...]) -> None:
@@ -100,7 +100,7 @@ def test_what_cannot_be_launched(
 
 
 def test_a_prediction_leaves_out_the_sms_that_no_cluster_fits_on() -> None:
-    """1,024 CTAs of one to an SM: 8 rounds on 132 SMs, and on the 128 of clusters of 8."""
+    """1,024 CTAs, one per SM: 8 rounds on 132 SMs, and on 128 in clusters of 8."""
     resources = Resources("attention_forward", "sm_90", 384, 168, 0, 200_000, 0, 0, 0)
     h100 = find_device("H100 SXM")
 
@@ -111,7 +111,7 @@ def test_a_prediction_leaves_out_the_sms_that_no_cluster_fits_on() -> None:
         assert latency is not None
         return latency.median_us
 
-    # Of 114 SMs clusters of 8 leave 2 idle: 1,024 CTAs take 10 rounds in place of 9.
+    # Clusters of 8 leave 2 of 114 SMs idle: 1,024 CTAs take 10 rounds instead of 9.
     assert predicted(8, 114) > 1.05 * predicted(1, 114)
     assert predicted(8) == pytest.approx(predicted(1), rel=0.05)
 

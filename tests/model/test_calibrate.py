@@ -1,4 +1,4 @@
-"""Calibration: the L4 study's series predict themselves, parameters come back, bad points stop."""
+"""Calibration: the L4 study's series, recovery of known parameters, and errors for bad points."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_any_two_points_predict_the_rest_of_their_series(
 
 
 def test_leave_one_out_on_both_series_together(reference_csv: Path, prepared: Prepare) -> None:
-    """Measured on different days: the same problem took 543 and 579 µs, which no model joins."""
+    """Measured on different days: one problem took 543 and 579 µs, which no model can fit."""
     loo = leave_one_out(prepared(read_measurements(reference_csv)))
     assert loo is not None
     assert len(loo.errors) == len(loo.inside) == 8
@@ -76,7 +76,7 @@ def test_uncalibrated_intervals_hold_the_recorded_values(reference_csv: Path, kn
 
 
 def exact(problems: Sequence[Problem], truth: Parameters, prepared: Prepare) -> list[Measurement]:
-    """What the model itself would measure with these parameters."""
+    """Return points whose times the model itself predicts with these parameters."""
     blank = [Measurement(p, measured_us=1e9) for p in problems]
     points = prepared(blank)
     m = machine(L4, V01, "float16")

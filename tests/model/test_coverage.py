@@ -1,4 +1,4 @@
-"""Uncalibrated intervals are honest: most recorded values lie inside the 90 % interval."""
+"""Uncalibrated intervals: most recorded values lie inside the 90 % interval."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ROWS = 128
 
 
 def _smem_bytes(problem: Problem, _: Config) -> int:
-    """Q, and K and V tiles of 128 rows at D = 64, 64 rows at D = 128."""
+    """Return bytes of Q, and of K and V tiles of 128 rows at D = 64, 64 rows at D = 128."""
     return 48 * 1024 if problem.head_dim == 64 else 64 * 1024
 
 
-# FlashAttention-2's forward kernel as it is known: 128 query rows and four warps per CTA.
+# FlashAttention-2's forward kernel: 128 query rows and four warps per CTA.
 FA2 = Variant(
     id="fa2",
     name="fa2",
@@ -61,7 +61,7 @@ def test_tensor_kernels_on_an_h200(known: Known) -> None:
     found = validate(Kernel.of(FA2, H200), points, known)
     assert len(found.rows) > 40
     assert found.share_inside >= 0.8
-    # Wide, but not so wide that everything would be inside.
+    # Not so wide that everything would be inside.
     assert max(row.high_us / row.low_us for row in found.rows) < 15
 
 

@@ -27,7 +27,7 @@ sms_ = st.integers(1, 200)
 
 
 def test_v01_on_an_l4() -> None:
-    """95 registers and 40 KiB: what the FA-1 baseline compiles to at D = 64."""
+    """95 registers and 40 KiB, as the FA-1 baseline at D = 64."""
     o = occupancy(L4, 58, 512, 256, 95, 40960)
     assert (o.ctas_per_sm, o.active_warps_per_sm, o.max_warps_per_sm) == (2, 16, 48)
     assert o.occupancy == pytest.approx(1 / 3)
@@ -59,24 +59,24 @@ def test_one_wave_and_one_cta_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("threads", "registers", "smem", "limiter", "resident", "words"),
+    ("threads", "registers", "smem", "limiter", "resident", "name", "fact"),
     [
-        (256, 32, 0, "warps", 6, "occupancy is full"),
-        (1024, 32, 0, "warps", 1, "1 CTA of 32 warps fits on an SM; another would exceed"),
-        (32, 16, 0, "ctas", 24, "slots"),
-        (256, 255, 0, "registers", 1, "255 per thread"),
-        (128, 32, 60_000, "shared memory", 1, "smaller tiles"),
-        (32, 16, 0, "ctas", 24, "24 CTAs of 1 warp fit on an SM"),
-        (1024, 65, 0, "does not fit", 0, "65 registers"),
-        (64, 32, 101_377, "does not fit", 0, "101,377 bytes of shared memory"),
+        (256, 32, 0, "warps", 6, "occupancy_is_full", "6"),
+        (1024, 32, 0, "warps", 1, "another_cta_exceeds_warps", "1 CTA of 32 warps"),
+        (32, 16, 0, "ctas", 24, "all_cta_slots", "24"),
+        (256, 255, 0, "registers", 1, "limited_by_registers", "255"),
+        (128, 32, 60_000, "shared memory", 1, "limited_by_smem", "60,000"),
+        (32, 16, 0, "ctas", 24, "fit_on_sm", "24 CTAs of 1 warp"),
+        (1024, 65, 0, "does not fit", 0, "cta_registers_exceed", "65 registers"),
+        (64, 32, 101_377, "does not fit", 0, "cta_smem_exceeds", "101,377 bytes"),
     ],
 )
 def test_limiters_and_their_sentences(
-    threads: int, registers: int, smem: int, limiter: str, resident: int, words: str
+    threads: int, registers: int, smem: int, limiter: str, resident: int, name: str, fact: str
 ) -> None:
     o = occupancy(L4, 58, 100, threads, registers, smem)
     assert (o.limiter, o.ctas_per_sm) == (limiter, resident)
-    assert words in o.reason
+    assert says(o.reason, name, fact)
     assert o.reason.endswith(".")
 
 
@@ -94,9 +94,9 @@ def test_advice_is_what_the_calculator_says(threads: int) -> None:
             continue
         fewer = occupancy(L4, 58, 100, threads, 16, smem).ctas_per_sm > now.ctas_per_sm
         smaller = occupancy(L4, 58, 100, threads, registers, 0).ctas_per_sm > now.ctas_per_sm
-        if "fewer registers" in now.reason:
+        if says(now.reason, "limited_by_registers"):
             assert fewer, now.reason
-        if "smaller tiles" in now.reason:
+        if says(now.reason, "limited_by_smem"):
             assert smaller, now.reason
         if "alike" in now.reason:
             assert len(now.binding) > 1, now.reason
@@ -211,7 +211,7 @@ def test_what_if_passes_through_the_present_point(
         assert point.active_warps == now.active_warps_per_sm
         assert point.occupancy == pytest.approx(now.occupancy)
         assert point.limiter == now.limiter
-        if name != "threads":  # a larger CTA may use the warps better
+        if name != "threads":  # a larger CTA may use warps better
             assert curve["ctas_per_sm"].is_monotonic_decreasing
 
 

@@ -1,4 +1,4 @@
-"""NVIDIA's own `cuda_occupancy.h`, compiled and asked the same questions: zero differences.
+"""Occupancy equals that of NVIDIA's `cuda_occupancy.h`, compiled here.
 
 The header comes with the toolkit wheels. It is given the properties that a driver reports (our
 `SmLimits`, which `tests/devices` checks against the programming guide) and knows the allocation
@@ -112,7 +112,7 @@ def ask(oracle: Path, limits: SmLimits, cases: np.ndarray) -> np.ndarray:
 
 
 def random_cases(limits: SmLimits, rng: np.random.Generator) -> np.ndarray:
-    """Uniform, and with the edges of every rule over-represented."""
+    """Return cases, uniform and with more of them at the limits of every rule."""
     n = CASES_PER_CAPABILITY
     optin = limits.smem_per_cta_optin_bytes
     threads = rng.integers(1, 1025, n)
@@ -141,13 +141,13 @@ def test_zero_differences(oracle: Path, limits: SmLimits) -> None:
     ours = ctas_per_sm(limits, threads, registers, static + dynamic)
     resident = ours.resident
     np.testing.assert_array_equal(resident, theirs[:, 1])
-    # The oracle says INT_MAX for a resource that is not used; we say the SM's CTA slots.
+    # The oracle gives INT_MAX for an unused resource, the model the SM's CTA slots.
     slots = limits.max_ctas_per_sm
     unlimited = np.iinfo(np.int32).max
     for mine, column in ((ours.registers, 3), (ours.smem, 4), (ours.warps, 5), (ours.ctas, 6)):
         expected = np.where(theirs[:, column] == unlimited, slots, theirs[:, column])
         np.testing.assert_array_equal(mine, expected)
-    # Limiting factors, where they limit: bits 1 warps, 2 registers, 4 shared memory, 8 CTAs.
+    # Limiting factors: bits 1 warps, 2 registers, 4 shared memory, 8 CTAs.
     for mine, bit, column in (
         (ours.warps, 1, 5),
         (ours.registers, 2, 3),

@@ -1,4 +1,4 @@
-"""Predictions by machine code: they name their method, are kept, and give way to a calibration."""
+"""Predictions by machine code: method, caching, and calibration."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def estimated(curve: CtaCurve | None, calibration: Calibration | None = None) ->
 def test_the_prediction_names_its_method() -> None:
     simulated, assumed = estimated(curve_of(40.0)), estimated(None)
     assert simulated.by_machine_code
-    assert "By machine code" in simulated.reason
+    assert says(simulated.reason, "cta_time_simulated")
     assert not assumed.by_machine_code
     assert says(assumed.reason, "roofline_ctas_time")
 
@@ -80,7 +80,7 @@ def test_keys_that_are_read_again_take_their_time() -> None:
 
 
 def test_a_calibration_lies_on_top_of_the_simulated_time() -> None:
-    """Kernels that take 1.3 times as long as simulated, on 5 µs: two points tell both."""
+    """Kernels take 1.3 times the simulated time plus 5 µs: two points determine both."""
     problems = [replace(PROBLEM, batch=batch) for batch in (1, 8, 32)]
     launches = collect(VARIANT, VARIANT.default_config(), problems)
     curve = CtaCurve.joined([curve_of(40.0)] * 3)
@@ -98,7 +98,7 @@ def test_a_calibration_lies_on_top_of_the_simulated_time() -> None:
     assert spread.low_us < measured[1] < spread.high_us
     alone = predict_arrays(VARIANT, held.launches, held.resident, m, None, held.curve)
     assert alone.terms.total_us < 0.9 * measured[1]
-    # One on top of assumed times leaves the simulated ones alone.
+    # A calibration of assumed times does not change simulated ones.
     assumed = calibrate(replace(points, curve=None))
     spreads = [
         predict_arrays(VARIANT, launches, resident, m, assumed, x).terms.total_us
@@ -117,7 +117,7 @@ def test_a_calibrated_prediction_names_its_method() -> None:
     assert plain.latency is not None
     assert calibrated.latency is not None
     assert calibrated.by_machine_code
-    assert "By machine code" in calibrated.reason
+    assert says(calibrated.reason, "cta_time_simulated")
     assert says(calibrated.reason, "calibrated_measured_points", "2")
     assert calibrated.latency.median_us > 1.4 * plain.latency.median_us
 
@@ -125,14 +125,14 @@ def test_a_calibrated_prediction_names_its_method() -> None:
 @pytest.mark.slow
 def test_a_batch_curve_holds_the_one_prediction_of_each_launch() -> None:
     pytest.importorskip("cupy")
-    # D = 96, which no other test simulates: what one did is kept for all.
+    # D = 96, which no other test simulates, so that nothing is cached.
     request = BatchRequest("v08", "L4", seqlen=512, head_dim=96, heads=16, max_batch=64)
     compiles = History().doing("compile")
     assert recommend_batch(request, compiles).method == "roofline"
     result = recommend_batch(request, History())
     if result.method == "roofline":
         pytest.skip("no nvdisasm or no C++ compiler")
-    assert any("by machine code" in note for note in result.notes)
+    assert says(result.notes, "curve_simulated")
     for batch in (1, 8, 64):
         kernel = Kernel.of(VARIANT, DEVICE, result.config)
         latency = History().estimate(kernel, replace(result.problem, batch=batch)).latency

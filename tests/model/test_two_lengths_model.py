@@ -23,7 +23,7 @@ DECODE = Problem(2, 32, 1, 128, seqlen_kv=500)
 @pytest.mark.parametrize("variant", LADDER, ids=lambda v: v.id)
 def test_launches_agree_with_problem_and_plan(variant) -> None:
     problem = replace(DECODE, seqlen_kv=100)
-    # v20 is made for D = 64 and takes more with smaller tiles alone.
+    # v20 is made for D = 64 and supports more only with smaller tiles.
     config = variant.default_config() | ({"block_n": 64} if variant.id == "v20" else {})
     (alone, curve) = (
         collect(variant, config, [problem]),
@@ -53,8 +53,8 @@ def test_a_longer_cache_takes_longer_and_more_queries_hardly(variant_id: str, kn
 
     times = [total_us(replace(DECODE, seqlen_kv=kv)) for kv in (1024, 4096, 16_384)]
     assert times[0] < times[1] < times[2]
-    assert 3 < times[2] / times[1] < 5  # in proportion to what is read
-    # A query tile costs the same whether one of its rows is asked for or sixteen are.
+    assert 3 < times[2] / times[1] < 5  # in proportion to the bytes read
+    # A query tile costs the same with one row or sixteen.
     more = total_us(replace(DECODE, seqlen=16, seqlen_kv=4096))
     assert times[1] <= more <= 1.05 * times[1]
 

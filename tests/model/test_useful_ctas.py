@@ -30,7 +30,7 @@ def with_splits(num_splits: int) -> dict[str, int]:
 
 
 def by_hand(problem: Problem, num_splits: int) -> int:
-    """CTA by CTA, as the kernel's own loop bounds have it."""
+    """Count CTA by CTA with the kernel's loop bounds."""
     chunk = ceil_div(ceil_div(problem.num_keys, 64), num_splits) * 64
     useful = 0
     for first_query in range(0, problem.seqlen, 64):
@@ -107,7 +107,7 @@ def test_empty_splits_fill_nothing(known: Known) -> None:
     assert (many.sm_fill, many.waves) == (few.sm_fill, few.waves) == (4 / 58, few.waves)
     assert many.thread_fill == few.thread_fill
     assert (few.ctas, few.idle_ctas, few.launched()) == (4, 0, "4 CTAs")
-    # More splits to fuse, and not one more that works: no faster.
+    # More splits to fuse, but no more CTAs with work: not faster.
     assert two.latency is not None
     assert thirty_two.latency is not None
     assert thirty_two.latency.median_us >= two.latency.median_us

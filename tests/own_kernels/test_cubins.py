@@ -1,4 +1,4 @@
-"""Kernels of other compilers: a cubin and a description of it are judged like a source."""
+"""Kernels of other compilers: a cubin with a description is checked like a source."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ args = ["q", "k", "v", "out", "num_heads", "seqlen"]
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A description of one kernel that was compiled for two archs; its data folder is empty."""
+    """Return the description of a kernel compiled for two archs; the data folder is empty."""
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv(VARIABLE, "")
     for number in (80, 89):
@@ -69,7 +69,7 @@ def write_cubin(path: Path, arch: str, source: Path = SOURCE) -> None:
 
 
 def write_wrong_cubin(path: Path) -> None:
-    """Of the kernel without its last division."""
+    """Write a cubin of the kernel without its last division."""
     source = path.with_name("wrong_source.cu")
     text = SOURCE.read_text(encoding="utf-8")
     source.write_text(text.replace("acc[d] / l", "acc[d]"), encoding="utf-8")
@@ -90,7 +90,7 @@ def test_it_is_judged_counted_and_timed(kernel: Path) -> None:
     assert found.latency is not None
     assert found.latency.is_simulated
     assert found.counts is not None
-    # The compiler's own report of the same source says the same.
+    # The compiler's report of the same source agrees.
     plan = make_plan(read_own(SOURCE), PROBLEM, {})
     (ours,) = resources(plan, compile_plan(plan, "sm_89"))
     assert found.passes[0].resources == ours
@@ -112,49 +112,68 @@ def test_wrong_machine_code_is_incorrect(kernel: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "wanted", "status", "words"),
+    ("gpu", "wanted", "status", "name", "facts"),
     [
-        ("A10", {}, Status.PASSED, "within"),  # sm_86 runs code of sm_80
-        ("T4", {}, Status.SKIPPED, "this GPU runs sm_75: choose a GPU of that architecture"),
-        ("H100", {}, Status.SKIPPED, "rows_80.cubin for sm_80 and rows_89.cubin for sm_89"),
-        ("L4", {"backend": "cpu"}, Status.LAUNCH_ERROR, "leave --backend out"),
-        ("L4", {"check": True}, Status.PASSED, "within"),
+        ("A10", {}, Status.PASSED, "", ()),  # sm_86 runs code of sm_80
+        ("T4", {}, Status.SKIPPED, "cubin_of_other_arch", ("sm_75",)),
+        (
+            "H100",
+            {},
+            Status.SKIPPED,
+            "cubin_of_other_arch",
+            ("rows_80.cubin for sm_80", "rows_89.cubin for sm_89"),
+        ),
+        ("L4", {"backend": "cpu"}, Status.LAUNCH_ERROR, "leave_backend_out", ()),
+        ("L4", {"check": True}, Status.PASSED, "", ()),
     ],
 )
 def test_each_gpu_gets_its_file(
-    kernel: Path, gpu: str, wanted: dict[str, object], status: Status, words: str
+    kernel: Path,
+    gpu: str,
+    wanted: dict[str, object],
+    status: Status,
+    name: str,
+    facts: tuple[str, ...],
 ) -> None:
     found = evaluate(kernel, gpu, **wanted)
-    assert (found.status, words in found.reason) == (status, True), found.reason
+    assert found.status is status, found.reason
+    assert not name or says(found.reason, name, *facts)
     if gpu == "A10":
         assert found.passes[0].resources.arch == "sm_80"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("old", "new", "name", "facts"),
     [
-        ('"attention_rows"', '"attention_row"', "There is no entry 'attention_row'"),
-        (', "seqlen"]', "]", "takes 6 arguments"),
-        ('"seqlen"]', '{name = "seqlen", ctype = "int64"}]', "has 4 bytes, not 8"),
+        ('"attention_rows"', '"attention_row"', "entry_unknown", ["'attention_row'"]),
+        (', "seqlen"]', "]", "entry_arguments", ["6"]),
+        (
+            '"seqlen"]',
+            '{name = "seqlen", ctype = "int64"}]',
+            "entry_argument_bytes",
+            ["4 bytes", "not 8"],
+        ),
     ],
 )
-def test_a_launch_that_the_code_does_not_take(kernel: Path, old: str, new: str, words: str) -> None:
+def test_a_launch_that_the_code_does_not_take(
+    kernel: Path, old: str, new: str, name: str, facts: list[str]
+) -> None:
     kernel.write_text(BLOCK.replace(old, new), encoding="utf-8")
     found = evaluate(kernel)
     assert found.status is Status.COMPILE_ERROR
     assert found.reason.startswith("rows_89.cubin: ")
-    assert words in found.reason
+    assert says(found.reason, name, *facts)
 
 
 @pytest.mark.parametrize(
-    ("attribute", "words"),
+    ("attribute", "name", "facts"),
     [
-        ("__launch_bounds__(64)", "CTAs of up to 64 threads, not 128"),
-        ("__block_size__((64, 1, 1))", "CTAs of (64, 1, 1) threads, not (128, 1, 1)"),
+        ("__launch_bounds__(64)", "cta_threads_of_code", ["64", "128"]),
+        ("__block_size__((64, 1, 1))", "cta_block_of_code", ["(64, 1, 1)", "(128, 1, 1)"]),
     ],
 )
 def test_other_threads_than_the_code_was_compiled_for(
-    kernel: Path, attribute: str, words: str
+    kernel: Path, attribute: str, name: str, facts: list[str]
 ) -> None:
     source = kernel.with_name("bounded.cu")
     text = SOURCE.read_text(encoding="utf-8")
@@ -163,7 +182,7 @@ def test_other_threads_than_the_code_was_compiled_for(
     kernel.write_text(BLOCK.replace("threads = 64", "threads = 128"), encoding="utf-8")
     found = evaluate(kernel, "H100")
     assert found.status is Status.COMPILE_ERROR
-    assert words in found.reason
+    assert says(found.reason, name, *facts)
 
 
 def test_files_that_are_no_machine_code(kernel: Path) -> None:
@@ -197,7 +216,7 @@ def test_descriptions_with_a_mistake(kernel: Path, line: str) -> None:
 
 
 def test_another_file_is_another_source(kernel: Path) -> None:
-    """What was known of a kernel is not taken for what its new machine code does."""
+    """Results of the old machine code are not used for the new one."""
     before = evaluate(kernel)
     variant = find_variant("rows")
     (source,) = sources_of(before)
@@ -220,13 +239,14 @@ def test_a_machine_code_file_brings_a_description_to_paste(
     cubin = kernel.with_name("rows_89.cubin")
     assert main(["evaluate", str(cubin)]) == 2
     printed = capsys.readouterr()
-    assert printed.err.startswith("error: rows_89.cubin is machine code")
+    assert printed.err.startswith("error: ")
+    assert says(printed.err, "cubin_without_description", "rows_89.cubin")
     assert "\ncausal = [false]  # or [true]" in printed.err + printed.out
     assert printed.err.count("\n") == 1
     pasted = kernel.with_name("rows_89.cu")
     text = printed.out.replace('"float16"', '"float32"').replace("threads = 128", "threads = 64")
     text = re.sub(r"(?m)^grid = \[.*\]", 'grid = "2 * ceil_div(seqlen, 64)"', text)
-    # Both numbers are of 4 bytes: which is which is for a person to say.
+    # Both numbers have 4 bytes: a person has to assign them.
     text = text.replace('"seqlen",', '"num_heads",').replace('"softmax_scale"', '"seqlen"')
     pasted.write_text(text, encoding="utf-8")
     sizes = "-H 2 -S 37 --dtype fp32 --gpu L4 --json".split()
@@ -266,7 +286,7 @@ def test_in_python(kernel: Path) -> None:
 
 @pytest.mark.gpu
 def test_cupy_launches_it_on_a_gpu(kernel: Path) -> None:
-    """On the local GPU, which may be one in software, by the driver's own loading of the file."""
+    """On the local GPU, which may be one in software; the driver loads the file."""
     if (why := why_not_cuda()) is not None:
         pytest.skip(why)
     device = target_device(None)

@@ -1,4 +1,4 @@
-"""Declarations read from sources, the first description guessed from them, and what it means."""
+"""Declarations read from sources, descriptions drafted from them, and their explanation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROBLEM = Problem(2, 8, 128, 64)
 
 
 def source(name: str) -> str:
-    """A kernel's text without its description."""
+    """Return a kernel's text without its description."""
     return without_block((DATA / f"{name}.cu").read_text(encoding="utf-8"))
 
 
@@ -56,7 +56,7 @@ def test_every_guess_is_a_description_or_one_sentence_away(name: str, tmp_path: 
     with pytest.raises(InvalidKernel) as caught:
         check_kernel(path)
     path.write_text(caught.value.block + source(name), encoding="utf-8")
-    if name == "flash_split":  # its second pass cannot be guessed, and is what is missing
+    if name == "flash_split":  # its second pass cannot be guessed
         assert says(caught.value.block, "not_in_here")
         with raises(InvalidKernel, "argument_not_taken", "`out`"):
             check_kernel(path)
@@ -207,7 +207,7 @@ def test_a_tensor_that_may_have_three_axes_is_not_guessed_at() -> None:
     text = OF_ARGUMENTS.replace(
         "SHARED", "key.size(2) * sizeof(float) * (key.size(0) > key.size(1))"
     )
-    assert draft(text).smem_bytes == "49152"  # as where nothing tells
+    assert draft(text).smem_bytes == "49152"  # the default
 
 
 PACKED = """
@@ -283,7 +283,7 @@ def test_the_launch_in_the_host_code_is_read() -> None:
     assert launched.grid == ("ceil_div(seqlen, 4)", "num_heads", "batch")
     assert launched.threads == "[32, 4]"
     assert launched.smem_bytes == "2 * 32 * head_dim * element_bytes"
-    # What the file does not tell is guessed as before.
+    # What the file does not contain is guessed as before.
     unknown = draft(
         "__global__ void __launch_bounds__(96) k(half* q) { extern __shared__ char s[]; }\n"
         "void f() { k<<<blocks_of(x), props.maxThreads, bytes(x)>>>(q); }\n"
@@ -337,7 +337,7 @@ def test_a_pointer_by_another_name_is_a_tensor(alias: str) -> None:
         ("j <= row", "", (True,)),
         ("j < row + 1", "", (True,)),
         ("j < N", "", (False,)),
-        ("j <= last", "", (False,)),  # of no index of a CTA
+        ("j <= last", "", (False,)),  # not an index of a CTA
         ("j <= row", ", bool causal", (False, True)),
         ("j <= row; CAUSAL(j), ++j) {} for (j = 0; j < N", "", (False,)),  # a macro
     ],
@@ -377,7 +377,7 @@ def test_keys_behind_the_own_row_left_out_are_a_causal_mask(
 
 
 def test_two_versions_of_a_kernel_are_no_sequence() -> None:
-    """Each launched with the grid that is declared last before it."""
+    """Each is launched with the last grid declared before it."""
     parameters = "(const float* Q, const float* K, const float* V, float* O, int N, float* l)"
     code = "".join(f"__global__ void {name}{parameters} {{}}\n" for name in ("slow", "fast"))
     launch = "{0}<<<grid, threads>>>(Q, K, V, O, N, l); }}\n"
@@ -426,7 +426,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &forward); }
 
 
 def test_what_the_host_code_says_wins_over_what_a_name_may_mean() -> None:
-    """C is the head dimension here, and as many channels as all heads have elsewhere."""
+    """C is the head dimension here, and the channels of all heads elsewhere."""
     code = re.sub(r"\bdim\b", "C", EXTENSION).replace("D = q.size(3)", "C = q.size(3)")
     found = draft(code.replace("S, D, 1.0f / sqrtf(D)", "S, C, 1.0f / sqrtf(C)"))
     assert '"head_dim",  # int C' in found.args
@@ -470,7 +470,7 @@ def test_python_is_told_to_be_written_to_a_cu_file() -> None:
 def test_an_extension_of_pytorch_runs_as_it_was_drafted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its `scalar_t` is of the types that PyTorch's headers bring, which are not there."""
+    """Its `scalar_t` is a type of PyTorch's headers, which are not installed."""
     pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
     (tmp_path / "rows.cu").write_text(draft(EXTENSION).block() + EXTENSION)
     monkeypatch.setenv(VARIABLE, str(tmp_path))

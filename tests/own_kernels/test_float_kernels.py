@@ -1,4 +1,4 @@
-"""Kernels of float tensors, and buffers that begin as host code leaves them."""
+"""Kernels of float tensors, and buffers that host code fills before a launch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def test_a_float_kernel_is_judged_in_fp32_and_predicted(check: bool) -> None:
     problem = Problem(1, 2, 203, 64, causal=check, dtype="float32")
     evaluation = evaluated("float_rows", problem, is_timed=True, check=check)
     assert evaluation.status is Status.PASSED, evaluation.reason
-    assert "SDPA, float32 on the CPU, and the rounding of a sum of 203 terms" in evaluation.reason
+    assert says(evaluation.reason, "sdpa_name", "float32", "the CPU")
+    assert says(evaluation.reason, "rounding_of_a_sum", "203")
     assert evaluation.correctness is not None
     assert 0 < evaluation.correctness.tolerance < 5e-6
     assert not evaluation.correctness.warnings
@@ -64,7 +65,7 @@ def test_a_float_kernel_is_judged_in_fp32_and_predicted(check: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("check", [False, True])
 def test_a_template_of_cpp20_with_ptx_in_its_own_body(check: bool) -> None:
-    """Modifiers in another order, cooperative groups, an object as a template's argument."""
+    """Modifiers in another order, cooperative groups, an object as template argument."""
     evaluation = evaluated("warp_rows", Problem(2, 2, 45, 64, dtype="float32"), check=check)
     assert evaluation.status is Status.PASSED, evaluation.reason
     assert evaluation.passes[0].resources.entry == "warp_rows<Shape{64, 4}>"
@@ -99,7 +100,7 @@ def test_a_copy_of_a_rung_finds_the_headers_of_the_ladder(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_long_sum_one_term_after_another_is_right() -> None:
-    """SDPA sums in blocks and errs less than half as much."""
+    """SDPA sums in blocks, with less than half the error."""
     for seqlen in (1, 8, 1024):
         evaluation = evaluated("float_rows", Problem(1, 2, seqlen, 64, dtype="float32"))
         assert evaluation.status is Status.PASSED, evaluation.reason
@@ -147,7 +148,7 @@ def test_a_bug_in_fp32_is_no_tf32(folder: Path) -> None:
     [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.exhaustive)],
 )
 def test_packed_tensors_and_what_runs_on_in_global_memory(causal: bool) -> None:
-    """The second run of all launches finds the fills again, or it would not repeat."""
+    """Fills are repeated before the second run, which otherwise would differ."""
     problem = Problem(2, 3, 45, 64, causal=causal, dtype="float32")
     evaluation = evaluated("packed_running", problem, check=causal)
     assert evaluation.status is Status.PASSED, evaluation.reason
@@ -177,7 +178,7 @@ def test_a_packed_tensor_lies_as_it_is_described() -> None:
     rows = explain(plan, kernels_of(variant.source.read_text(encoding="utf-8")))
     values = {row.given: row.value for row in rows}
     assert values["k"] == "[2, 5, 3, 3, 64] float32, from K on"
-    assert values["sums"] == "[2, 3, 5] float64, scratch, zero before each launch"
+    assert says(values["sums"], "scratch_filled", "[2, 3, 5] float64", "zero")
     other = Problem(2, 3, 5, 64, dtype="float32", seqlen_kv=7)
     assert "seqlen_kv" in (variant.unsupported(other, {}) or "")
 
@@ -203,7 +204,7 @@ def test_a_format_that_is_left_out_is_the_one_that_the_kernels_take(
     ):
         assert main([*options, "-S", "9", "--gpu", "L4", "--json"]) == 0
         assert told in capsys.readouterr().out
-    # Where no format is taken by all, FP16 stands, and the kernels that do not take it say so.
+    # If no format is supported by all, FP16 is used, and other kernels report it.
     assert usual_dtype(["float_rows", "v01"]) == usual_dtype(["v99"]) == "float16"
     assert usual_dtype(["float_rows", "auto"]) == "float16"
 
@@ -211,7 +212,7 @@ def test_a_format_that_is_left_out_is_the_one_that_the_kernels_take(
 @pytest.mark.usefixtures("folder")
 def test_a_sweep_without_a_time_says_why() -> None:
     found = attune.sweep("float_rows", gpu="L4", seqlen=9, dtype="fp16")
-    assert "does not take float16" in str(found)
+    assert says(str(found), "float_type_not_taken", "float16")
 
 
 def test_a_head_dimension_that_is_left_out_is_one_that_the_kernel_takes(

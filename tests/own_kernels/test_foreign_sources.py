@@ -1,5 +1,5 @@
-"""Sources of CuPy's `RawKernel`, which have no launch, and of extensions of PyTorch: the guesses,
-and that they run as they were guessed."""
+"""Sources of CuPy's `RawKernel`, which have no launch, and of PyTorch extensions: the drafted
+descriptions, and that kernels run with them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_sizes_and_strides_of_a_tensor_by_value_are_guessed() -> None:
 @pytest.mark.parametrize(
     ("code", "dims", "smem"),
     [
-        # Instantiations, with D among what is launched, and with a name for it in each case.
+        # Instantiations with D as a template argument, named differently in each case.
         (
             "switch (D) { case 128: f<128><<<N, 128, 4 * 128>>>(); break; "
             "case 64: f<64><<<N, 128, 4 * 64>>>(); break; }",
@@ -103,9 +103,9 @@ def test_the_sizes_and_strides_of_a_tensor_by_value_are_guessed() -> None:
             (32, 96),
             "0",
         ),
-        # One launch cannot stand for one with other threads.
+        # A launch cannot replace one with another number of threads.
         ("if (D == 64) f<64><<<N, 128>>>(); else f<128><<<N, 256>>>();", (64,), "0"),
-        # A launcher of its own, which the switch or a comparison chooses.
+        # A separate launcher, which a switch or a comparison chooses.
         (
             "switch (q.size(-1)) { case 40: go<40>(); case 80: go<80>(); } } template <int D> "
             "void go() { f<D><<<N, 128>>>();",
@@ -142,7 +142,7 @@ def test_all_head_dims_that_a_launcher_chooses_among(
             "int i = blockIdx.x, h = blockIdx.y, b = blockIdx.z; o[((b * N + i) * H + h) * D] = 0;",
             ("seqlen", "num_heads", "batch"),
         ),
-        # A warp for each, of all threads.
+        # One warp for each row, of all threads.
         (
             "int w = (blockIdx.x * blockDim.x + threadIdx.x) >> 5; if (w >= B * H * N) return;",
             ("ceil_div(batch * num_heads * seqlen, 4)", "1", "1"),
@@ -162,7 +162,7 @@ def test_all_head_dims_that_a_launcher_chooses_among(
         ),
         # All rows of a head.
         ("const float* a = q + (size_t)blockIdx.x * N * D;", ("batch * num_heads", "1", "1")),
-        # What is not understood is guessed as the usual.
+        # For expressions that are not understood, the default is guessed.
         (
             "int tiles = (N + 63) / 64, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles;",
             ("batch * num_heads * ceil_div(seqlen, 64)", "1", "1"),

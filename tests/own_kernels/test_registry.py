@@ -1,4 +1,4 @@
-"""Own kernels: where they come from, which of two counts, and what never adds one."""
+"""Own kernels: their sources, precedence, and what does not add one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from words import raises
+from words import raises, says
 
 from engine.attention.config import OWN, VARIABLE, all_variants, find_variant, kept_kernels
 from engine.attention.plan import make_plan
@@ -32,7 +32,7 @@ DATA = Path(__file__).with_name("kernels")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one own kernel and nothing known of it; its data folder is empty."""
+    """Use a folder with one own kernel without results; the data folder is empty."""
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
     for file in DATA.glob("naive_flash.*"):
@@ -46,7 +46,7 @@ def own_ids() -> list[str]:
 
 def test_a_folder_in_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_ids() == []
-    (folder / "undescribed.cu").write_text("__global__ void k() {}\n")  # a library's, not ours
+    (folder / "undescribed.cu").write_text("__global__ void k() {}\n")  # not a kernel of attention
     monkeypatch.setenv(VARIABLE, str(folder))
     assert own_ids() == ["naive_flash"]
     assert OWN.errors == ()
@@ -65,7 +65,7 @@ def test_a_path_is_taken_into_use_here_and_in_processes_to_come(folder: Path) ->
 
 
 def test_a_name_is_never_a_path(folder: Path) -> None:
-    """What a snapshot or a link names is looked up, and nothing more."""
+    """Names from a snapshot or link are only looked up, never opened as files."""
     with pytest.raises(UnknownName):
         find_variant(str(folder / "naive_flash.cu"))
 
@@ -121,30 +121,32 @@ def test_names_of_the_ladder_are_taken(folder: Path, monkeypatch: pytest.MonkeyP
     with raises(InvalidKernel, "variant_name_of_ladder", "v01_fa1_baseline"):
         use_kernel(path)
     monkeypatch.setenv(VARIABLE, str(folder))
-    assert "rename the file" in str(OWN.errors[0])
+    assert says(str(OWN.errors[0]), "name_is_of_ladder")
     assert find_variant("v01_fa1_baseline").source.parent == KERNELS_DIR
     assert use_kernel(KERNELS_DIR / "v01_fa1_baseline.cu") is LADDER.by_id("v01")
 
 
 @pytest.mark.parametrize(
-    ("code", "name", "words"),
+    ("name", "error"),
     [
-        (2, "nothing.cu", "nothing.cu: name a .cu file."),
-        (2, "kernels.txt", "is not a kernel source: name a .cu file."),
-        (2, "flash.cubin", "flash.cubin: This is not a cubin"),
-        (2, "odd name.cu", "rename the file: a kernel's name is made of letters, digits"),
+        ("nothing.cu", "no_such_cu_file"),
+        ("kernels.txt", "no_kernel_source"),
+        ("flash.cubin", "no_cubin"),
+        ("odd name.cu", "kernel_name_form"),
     ],
 )
 def test_paths_that_are_no_kernel(
-    folder: Path, capsys: pytest.CaptureFixture[str], code: int, name: str, words: str
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str, error: str
 ) -> None:
     (folder / "kernels.txt").write_text("")
     (folder / "flash.cubin").write_bytes(b"\x7fELF")
     if name.startswith("odd"):
         shutil.copy(folder / "naive_flash.cu", folder / name)
         shutil.copy(folder / "naive_flash.attune.toml", folder / "odd name.attune.toml")
-    assert main(["evaluate", str(folder / name)]) == code
-    assert words in capsys.readouterr().err
+    assert main(["evaluate", str(folder / name)]) == 2
+    said = capsys.readouterr().err
+    assert says(said, error)
+    assert name.partition(".")[0] in said
 
 
 def test_without_a_description_there_is_one_to_paste(
@@ -155,7 +157,8 @@ def test_without_a_description_there_is_one_to_paste(
     source = folder / "naive_flash.cu"
     assert main(["evaluate", str(source)]) == 2
     printed = capsys.readouterr()
-    assert printed.err.startswith("error: naive_flash.cu has no description: check each line")
+    assert printed.err.startswith("error: ")
+    assert says(printed.err, "description_missing", "naive_flash.cu")
     assert printed.err.count("\n") == 1
     assert printed.out.startswith("/* attune\n")
     source.write_text(printed.out + source.read_text("utf-8"), encoding="utf-8")
@@ -207,7 +210,7 @@ def test_a_fork_has_what_it_includes_and_knows_what_it_changed() -> None:
     unchanged = fork_diff(made.source)
     assert unchanged is not None
     assert (unchanged[0], unchanged[1].text) == ("v08", "")
-    for name in ("my_v08.cu", "mma.cuh"):  # headers count, too
+    for name in ("my_v08.cu", "mma.cuh"):  # headers count as well
         path = made.source.with_name(name)
         path.write_text(path.read_text() + "// mine\n")
     changed = fork_diff(made.source)

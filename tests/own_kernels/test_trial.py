@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from words import raises
+from words import raises, says
 
 from engine.base.errors import InvalidKernel
 from engine.own_kernels.draft import draft_block
@@ -17,22 +17,22 @@ from kernels.description import read_own
 DATA = Path(__file__).with_name("kernels")
 
 WRONG = [
-    ("/ l;", "/ (l + 1.0f);", "INCORRECT on B1 H2 S37 D64 fp32 causal: "),
-    ("float m = -INFINITY", "float m = -UNHEARD", 'identifier "UNHEARD" is undefined'),
-    ("if (row >= S) return;", "", "OUT_OF_BOUNDS: "),
-    ('["float32"]', '["float16"]', "would be given q in float16"),
+    ("/ l;", "/ (l + 1.0f);", "incorrect_on", "B1 H2 S37 D64 fp32 causal"),
+    ("float m = -INFINITY", "float m = -UNHEARD", "", 'identifier "UNHEARD"'),
+    ("if (row >= S) return;", "", "", "OUT_OF_BOUNDS: "),
+    ('["float32"]', '["float16"]', "declared_otherwise", "float16"),
 ]
 
 
 def test_a_right_kernel_is_said_to_be_right() -> None:
     trial = try_kernel(read_own(DATA / "float_rows.cu"), "sm_89")
     assert trial.passed, trial
-    assert trial.sentence.startswith("It runs and is correct on B1 H2 S37 D64 fp32 causal.")
+    assert says(trial.sentence, "runs_and_is_correct", "B1 H2 S37 D64 fp32 causal")
 
 
 @pytest.mark.parametrize("name", ["extension_rows", "raw_kernel", "host_main"])
 def test_the_first_guess_of_a_file_runs_as_it_stands(name: str, tmp_path: Path) -> None:
-    """An extension of PyTorch's with three kernels, what is given to CuPy, and a file with main."""
+    """An extension of PyTorch with three kernels, a source for CuPy, and a file with main."""
     shutil.copy(DATA / "softmax_bits.cuh", tmp_path)
     source = tmp_path / f"{name}.cu"
     text = (DATA / source.name).read_text(encoding="utf-8")
@@ -41,9 +41,9 @@ def test_the_first_guess_of_a_file_runs_as_it_stands(name: str, tmp_path: Path) 
     assert trial.passed, trial
 
 
-@pytest.mark.parametrize(("old", "new", "words"), WRONG)
+@pytest.mark.parametrize(("old", "new", "name", "fact"), WRONG)
 def test_what_is_wrong_is_said_before_it_is_added(
-    tmp_path: Path, old: str, new: str, words: str
+    tmp_path: Path, old: str, new: str, name: str, fact: str
 ) -> None:
     source = tmp_path / "mine.cu"
     text = (DATA / "float_rows.cu").read_text(encoding="utf-8")
@@ -51,7 +51,7 @@ def test_what_is_wrong_is_said_before_it_is_added(
     source.write_text(text.replace(old, new), encoding="utf-8")
     trial = try_kernel(read_own(source), "sm_89")
     assert not trial.passed
-    assert words in trial.sentence
+    assert says(trial.sentence, name, fact) if name else fact in trial.sentence
 
 
 def test_files_that_were_dropped_stand_together(
@@ -62,7 +62,7 @@ def test_files_that_were_dropped_stand_together(
     (source,) = bring_files(files)
     assert source.name == "mine.cu"
     assert (source.parent / "mine.cuh").read_bytes() == b"// one\n"
-    assert bring_files(files) == [source]  # the same files are one folder
+    assert bring_files(files) == [source]  # the same files share a folder
     (other,) = bring_files(files | {"mine.cuh": b"// two\n"})
     assert other.parent != source.parent
     for names, code in (

@@ -1,4 +1,4 @@
-"""Batch-invariance, found out by execution: what it tells of kernels of each kind."""
+"""Batch-invariance determined by execution, for kernels of each kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from engine.pipeline.request import EvaluationRequest
 
 @pytest.fixture(scope="module")
 def evaluator() -> Iterator[Evaluator]:
-    """Looks times up and simulates none: what one number of splits costs is another test's."""
+    """Return an evaluator that looks times up and simulates none; another test covers costs."""
     with Evaluator(History().doing("look up")) as made:
         yield made
 
@@ -73,10 +73,10 @@ def test_another_number_of_splits_gives_other_bits(evaluator: Evaluator) -> None
 def test_tiles_cut_by_the_number_of_ctas_depend_on_the_batch(
     evaluator: Evaluator, seqlen: int, causal: bool
 ) -> None:
-    """v13 gives each CTA an equal share of all tiles: where a share ends depends on the batch.
+    """v13 gives each CTA an equal share of all tiles, whose limits depend on the batch.
 
-    Four CTAs would get as many of the four query tiles of every sequence of 512, and of one tile
-    each they cut those of the sequences in the middle of a batch.
+    With four query tiles per sequence of 512, four CTAs get equal shares of every sequence; with
+    one tile each, shares end within the tiles of sequences in the middle of a batch.
     """
     found = ask(evaluator, "v13", Problem(8, 2, seqlen, 64, causal=causal))
     assert not found.is_invariant
@@ -116,7 +116,7 @@ def test_the_cost_of_the_same_bits_is_in_the_sentence() -> None:
     same = Comparison(2, 4, "in_order", 0, 0.0)
     other = Comparison(1, 8, "in_order", 3, 1e-4)
     found = BatchInvariance("v14", Problem(1, 1, 1, 64), (same, other), SplitChoice(4, 0.2, 1))
-    assert found.sentence.endswith("num_splits=4 costs up to 20% (simulated, at B=1).")
+    assert says(found.sentence, "fixed_splits_cost", "num_splits=4", "20%", "B=1")
     apart = Comparison(5, None, "in_order", 7, 1e-4)
     words = {1.04: "takes 4% longer", 1.0: "takes as long", 0.9: "takes 10% less time"}
     for slowdown, price in words.items():

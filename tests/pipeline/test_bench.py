@@ -1,4 +1,4 @@
-"""The headline table with made-up timers: who is measured, beside whom, and what is said of it."""
+"""The benchmark's table with made-up timers: what is measured, against what, and the notes."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class MadeUpTimer:
         return self.time_us + 7.0
 
     def verify(self) -> None:
-        """Its output is always the same."""
+        """Do nothing: the output is always the same."""
 
     def failed(self, error: Exception) -> MeasureError:
         return MeasureError(str(error))
 
 
 class MadeUpGpu:
-    """An evaluator and its CUDA backend; `times_us` by variant, `wrong` ones do not pass."""
+    """An evaluator and its CUDA backend; `times_us` by variant, `wrong` ones are incorrect."""
 
     lost = None
 
@@ -132,7 +132,7 @@ SDPA_US = {"flash": 12.0, "cudnn": 10.0, "math": 90.0}
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, software_nvml: SoftwareNvml) -> None:
-    """An H200 with PyTorch, made up: `efficient` refuses."""
+    """Set up an H200 with a made-up PyTorch whose `efficient` backend fails."""
 
     @contextmanager
     def baseline(name: str, problem: Problem, inputs: object) -> Iterator[MadeUpTimer]:
@@ -175,10 +175,10 @@ def test_everybody_is_timed_beside_the_best_backend() -> None:
     slow = by_name["v01"].against_best
     assert slow is not None
     assert slow.verdict is Verdict.SLOWER
-    assert by_name["cudnn"].against_best is None  # it is what others are compared with
+    assert by_name["cudnn"].against_best is None  # it is the baseline of the others
     assert (by_name["efficient"].device, by_name["efficient"].reason) == (None, "refused")
     assert result.is_complete
-    # The check of each comes first and measures nothing.
+    # All checks come first, without measuring.
     assert [(r.variant, r.backend, r.effort) for r in gpu.checked] == [
         ("v01", "cuda", "none"),
         ("v02", "cuda", "none"),
@@ -219,7 +219,7 @@ def test_of_the_ladder_the_fastest_are_measured_in_full() -> None:
 
 
 def find_variant_is_foreign(variant_id: str) -> bool:
-    """Whether the variant is for another GPU than the H200."""
+    """Return whether the variant is for another GPU than the H200."""
     variant = next(v for v in LADDER if v.id == variant_id)
     return variant.min_compute_capability > (9, 0)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from words import says
 
 from engine.attention.evaluation import ALL_KINDS, Correctness
 from engine.attention.plan import LaunchPlan
@@ -64,14 +65,14 @@ class MadeUpTimer:
         return 12.0
 
     def verify(self) -> None:
-        """Its output is always the same."""
+        """Do nothing: the output is always the same."""
 
     def failed(self, error: Exception) -> MeasureError:
         raise error
 
 
 class MadeUpCuda:
-    """Right answers, for which PyTorch is asked; it notes who held the GPU meanwhile."""
+    """Returns correct output, computed by PyTorch; records who holds the GPU during a run."""
 
     name = "cuda"
     is_software = False
@@ -102,7 +103,7 @@ class MadeUpCuda:
         yield MadeUpTimer()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def test_checked_and_measured_while_the_gpu_is_held(evaluator: Evaluator, cuda: 
     assert (found.latency.origin, found.latency.kind) == ("measured", "device_warm")
     assert found.latency.median_us == pytest.approx(5.0, rel=0.01)
     assert [x.kind for x in found.other_latencies] == ["device_cold", "end_to_end"]
-    # PyTorch has no GPU here, and says so for every backend.
+    # PyTorch has no GPU here: every backend has a reason.
     assert all(b.latency is None and b.reason for b in found.baselines)
     assert cuda.held_by == ["v01, B1 H1 S64 D64 fp16"] * (1 + PLACEMENTS)
     assert lock_path("GPU-1").read_text() == ""
@@ -157,7 +158,7 @@ def test_what_cannot_be_timed_is_right_all_the_same(evaluator: Evaluator, cuda: 
     cuda.can_time = False
     found = evaluator.evaluate(REQUEST).evaluation
     assert (found.status, found.latency) == (Status.PASSED, None)
-    assert "Not measured: there is no room" in found.notes
+    assert says(found.notes, "not_measured", "there is no room")
 
 
 def test_a_gpu_that_others_hold_is_waited_for(evaluator: Evaluator) -> None:
@@ -202,7 +203,7 @@ def test_live_streams_the_sampler_and_lets_others_in(
         runner.event("single", "queued", request=encode(with_effort("none")))
 
     def between_turns() -> None:
-        """Once the other had its turn and some more samples came: enough."""
+        """Stop once the other job had its turn and some more samples came."""
         serve_waiting_evaluations()
         if others and len(read_samples(run.stream("live")).samples) > others[0]:
             thread.join()

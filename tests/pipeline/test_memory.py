@@ -1,4 +1,4 @@
-"""Does it fit: the sentence comes before anything is allocated, and its figure is a true bound."""
+"""Memory checks: the error comes before any allocation, and the estimate is an upper bound."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_huge_problem_is_refused_at_once_with_both_figures() -> None:
     assert sentence is not None
     assert says(sentence, "host_memory_needs")
     assert "PiB" in sentence or "EiB" in sentence
-    assert "GiB is free" in sentence or "MiB is free" in sentence
+    assert " GiB " in sentence or " MiB " in sentence
     assert sentence.count(".") <= 3
 
 
@@ -80,7 +80,7 @@ def test_the_cpu_backend_needs_its_copies_and_scratch() -> None:
                 *(((4, 16, 1, 128), 4096), ((1, 4, 2048, 64), 77)),
             )
         ],
-        offset=4,  # the one that needs least time
+        offset=4,  # the quickest one
         slow=4,
     ),
     ids=str,
@@ -89,11 +89,11 @@ def test_the_cpu_backend_needs_its_copies_and_scratch() -> None:
 def test_the_estimate_bounds_what_is_allocated(
     shape: tuple[int, ...], keys: int | None, dtype: str
 ) -> None:
-    """A wrong output, so that the diagnosis runs too."""
+    """With a wrong output, so that the diagnosis runs too."""
     problem = Problem(*shape, dtype=dtype, seqlen_kv=keys)
     plan = plan_of(problem, "v01")
     small = Problem(1, 1, 2, 32)
-    check_zeros(plan_of(small), make_inputs(small))  # imports, which take ten times as long traced
+    check_zeros(plan_of(small), make_inputs(small))  # imports are slow when traced
     tracemalloc.start()
     inputs = make_inputs(problem)
     drawn = tracemalloc.get_traced_memory()[1]
@@ -103,7 +103,7 @@ def test_the_estimate_bounds_what_is_allocated(
     need = host_bytes_needed(plan, "cpu")
     assert drawn <= need
     assert peak <= need
-    # An estimate ten times too high would refuse what fits.
+    # An estimate ten times too high would refuse problems that fit.
     assert need <= 10 * peak + (384 << 20)
 
 
@@ -125,7 +125,7 @@ def test_a_containers_limit_counts(tmp_path: Path) -> None:
     (proc / "self").mkdir(parents=True)
     (proc / "self" / "cgroup").write_text("0::/a/b\n")
     (proc / "meminfo").write_text(f"MemTotal: 1 kB\nMemAvailable: {100 << 20} kB\n")
-    # The file cache gives way: 6 GiB allowed, 5 used, 2 of them cache.
+    # The file cache can be reclaimed: 6 GiB allowed, 5 used, 2 of them cache.
     assert available_host_memory(proc, tmp_path) == 3 * GIB
 
 

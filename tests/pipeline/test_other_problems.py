@@ -1,4 +1,4 @@
-"""What a check executes beside the problem that was asked for, and what that tells."""
+"""Other problems that a check executes in addition, and their effect on the verdict."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_sharper_problem_is_small_ragged_and_in_the_same_build(
     assert (other.plan.defines, other.plan.entries) == (asked.defines, asked.entries)
     if variant.gqa and not (causal and "num_splits" in other.config):  # which needs long heads
         assert problem.head_group > 1
-    if "num_ctas" in other.config:  # some CTA has another query tile behind its first
+    if "num_ctas" in other.config:  # some CTA has a second query tile
         tiles = -(-problem.seqlen // asked.query_rows) * problem.num_heads * problem.batch
         assert tiles % other.config["num_ctas"]
         assert tiles > other.config["num_ctas"]
@@ -136,11 +136,13 @@ def test_a_block_behind_a_tunable_runs_with_another_value_and_what_fails_there_i
     assert list(second.changed) == ["block_n"]
     assert (wrong.status, wrong.problem) == (Status.RACE, problem)
     assert says(wrong.reason, "passes_but_not_at", problem.label(), second.label(), "a.cu:7")
-    fine = judged(Status.COMPILE_ERROR)  # says nothing of the kernel that was asked for
+    fine = judged(Status.COMPILE_ERROR)  # does not concern the requested problem
     assert fine.status is Status.PASSED
-    assert fine.reason.startswith(f"Right. Also executed at {first.label()}: the largest error")
+    assert fine.reason.startswith("Right. ")  # of the first execution
+    assert says(fine.reason, "also_executed_at", first.label())
     assert fine.correctness is not None
-    assert fine.correctness.warnings == (f"At {first.label()}: It errs upwards.",)
+    (warning,) = fine.correctness.warnings
+    assert says(warning, "at_other_problem", first.label(), "It errs upwards.")
 
 
 @pytest.mark.slow
@@ -208,5 +210,5 @@ def test_the_second_inputs_run_in_random_order() -> None:
                 "v01", problem, backend="cpu", check=True, schedule=schedule
             )
             assert evaluator.evaluate(request).evaluation.status is Status.PASSED
-    # At the problem that was asked for, and at a sharper one.
+    # At the requested problem, and at one that shows more.
     assert seen == [*2 * ("in_order", "random"), *4 * ("reverse",)]

@@ -1,4 +1,4 @@
-"""`selfcheck`: what it says with and without a GPU, and that each check can fail."""
+"""`selfcheck`: its results with and without a GPU, and that each check can fail."""
 
 from __future__ import annotations
 

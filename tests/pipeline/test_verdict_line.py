@@ -1,4 +1,4 @@
-"""The verdict on a launch: its codes by what came of the run."""
+"""The verdict on a launch: its codes for each outcome of the run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from engine.attention.problem import Problem
 from engine.base.errors import Status
 from engine.choose.auto import Choice
 from engine.correctness.finding_codes import FindingCode
+from engine.cuda_on_host.error_kinds import ErrorKind
 from engine.devices import find_device
 from engine.machine_code.advice import NEXT_WORDS
 from engine.machine_code.advice.kinds import AdviceKind
@@ -68,7 +69,7 @@ def test_a_right_kernel_is_told_how_near_the_roof_and_what_is_next() -> None:
     assert found.roof.roof == "tensor"
     assert found.roof.share == pytest.approx(PROBLEM.flops / 50.0 / 1e6 / 121, rel=0.01)
     assert found.limit == Limit("stall", "Long scoreboard", 0.39)
-    assert found.next is not None  # the surest gain, not the largest one that may be
+    assert found.next is not None  # the most certain gain, not the largest possible one
     assert (found.next.kind, found.next.place) == ("copy_ahead", Place("v08_mma_sync.cu", 145))
     assert found.auto is not None
     assert (found.auto.variant, found.auto.us) == ("v11", 40.0)
@@ -98,7 +99,7 @@ def test_before_a_run_a_prediction_is_one_and_the_roofline_is_a_bound() -> None:
     bound = verdict_of(None, V08, PROBLEM, latency=ROOFLINE, bound_us=13.0)
     assert bound.time is not None
     assert (bound.time.us, bound.time.is_bound, bound.roof) == (13.0, True, None)
-    assert "at least 13 µs" in bound.sentence
+    assert says(bound.sentence, "at_least_time", "13 µs")
     calibrated = replace(ROOFLINE, reason=f"{ROOFLINE.reason} Calibrated on 3 measured points.")
     assert not calibrated.is_bound
 
@@ -116,7 +117,7 @@ def test_what_failed_says_where_and_what_to_do(status: Status) -> None:
     assert found.result == status.lower()
     assert found.place == Place("v08_mma_sync.cu", 93)
     assert found.remedy
-    assert found.time is found.next is None  # no time is said of what is wrong
+    assert found.time is found.next is None  # no time is given for a wrong kernel
     assert set(REMEDIES) == set(Status) - {Status.PASSED}
     assert next_step(status, failed.reason).endswith(".")
 
@@ -133,7 +134,7 @@ def test_a_smaller_tile_is_advised_where_a_gpu_refused_the_launch(backend: str |
         execution=run,
     )
     remedy = verdict_of(failed, V08, PROBLEM).remedy
-    assert ("smaller tile" in remedy) is (backend == "cuda")
+    assert says(remedy, "launch_smaller_tile") is (backend == "cuda")
     assert next_step(failed.status, failed.reason, run)[1:] == f"{remedy[1:]}."
 
 
@@ -143,11 +144,11 @@ def test_products_in_tf32_are_named_by_verdict_and_roof() -> None:
     kernel = replace(V08, variant=variant)
     right = replace(PASSED, problem=fp32)
     found = verdict_of(right, kernel, fp32, latency=PREDICTED, ctas_per_sm=2)
-    assert found.sentence.startswith("Correct in TF32 ")
+    assert says(found.sentence, "correct_in_tf32")
     assert found.roof is not None
     assert found.roof.roof == "TF32 tensor"
     exact = verdict_of(right, replace(kernel, variant=V08.variant), fp32)
-    assert exact.sentence.startswith("Correct ·")
+    assert not says(exact.sentence, "correct_in_tf32")
 
 
 def test_what_another_order_of_threads_changes_is_to_be_checked_for_a_race() -> None:
@@ -157,9 +158,8 @@ def test_what_another_order_of_threads_changes_is_to_be_checked_for_a_race() -> 
         PASSED, status=Status.INCORRECT, reason="5 are off.", correctness=wrong, latency=None
     )
     found = verdict_of(run, V08, PROBLEM)
-    said = "Incorrect · 5 elements differ · next: look for the race (--check)"
-    assert found.sentence == said
-    assert found.parts[-1].code == "check"
+    assert codes(found) == ["result", "finding", "check"]
+    assert says(found.sentence, "look_for_the_race", "5 elements differ", "(--check)")
 
 
 def test_an_incorrect_output_is_told_by_its_first_finding() -> None:
@@ -186,20 +186,23 @@ def test_an_incorrect_output_is_told_by_its_first_finding() -> None:
 
 
 def test_a_fault_that_is_named_says_what_it_is_and_what_to_do() -> None:
-    """Not to look for the line that stands there."""
+    """The remedy does not tell to look for a line that is already given."""
     unwritten = (
         "mma.cuh:38: uninitialised shared memory in kernel attention_forward, CTA (0,0,0): byte 144"
     )
     run = replace(PASSED, status=Status.LAUNCH_ERROR, reason=unwritten, correctness=None)
     found = verdict_of(run, V08, PROBLEM)
-    assert found.parts[0].with_place() == "Launch error: uninitialised shared memory at mma.cuh:38"
-    assert found.remedy.startswith("put a barrier before the read")
+    place = f"{ErrorKind.SHARED_UNINITIALISED} at mma.cuh:38"
+    assert found.parts[0].with_place().endswith(place)
+    remedy = next_step(run.status, unwritten)
+    assert says(remedy, "barrier_before_read")
+    assert f"{found.remedy[1:]}." == remedy[1:]
     reason = "my.cu:132: global memory out of bounds in kernel attention_forward: 4-byte read."
     named = verdict_of(replace(run, status=Status.OUT_OF_BOUNDS, reason=reason), V08, PROBLEM)
-    assert named.parts[0].with_place() == "Out of bounds at my.cu:132"
-    assert "check build" not in named.remedy
+    assert named.parts[0].with_place().endswith(" at my.cu:132")
+    assert not says(named.remedy, "check_build_tells_bounds")
     of_gpu = replace(run, status=Status.OUT_OF_BOUNDS, reason="An illegal address.")
-    assert "check build" in verdict_of(of_gpu, V08, PROBLEM).remedy
+    assert says(verdict_of(of_gpu, V08, PROBLEM).remedy, "check_build_tells_bounds")
 
 
 @pytest.mark.parametrize("status", [Status.PASSED, Status.INCORRECT, Status.OUT_OF_BOUNDS])
@@ -210,7 +213,7 @@ def test_a_part_is_told_while_the_rest_runs(status: Status) -> None:
     found = verdict_of(failed_before, V08, PROBLEM, latency=PREDICTED, is_running=True, part=part)
     assert (found.result, found.partial) == (status.lower(), "9 of 4,096 CTAs")
     assert found.awaits_whole
-    assert not found.races_unchecked  # of all CTAs that is said at the end
+    assert not found.races_unchecked  # reported at the end for all CTAs
     assert (found.time is None) == (status is not Status.PASSED)
     assert says(found.parts[0].text, "the_rest_is")
     over = verdict_of(PASSED, V08, PROBLEM, latency=PREDICTED)
@@ -255,7 +258,7 @@ def _time(us: float):
 
 def test_advice_names_the_rung_that_follows_it() -> None:
     class Known:
-        """Times of two neighbouring rungs, the one with copies ahead of the maths a fifth less."""
+        """Times of two neighbouring rungs; the one that prefetches takes a fifth less."""
 
         us: ClassVar[dict[str, float]] = {"v09": 50.0, "v10": 40.0}
         calibrated: ClassVar[set[str]] = set()
@@ -280,7 +283,7 @@ def test_advice_names_the_rung_that_follows_it() -> None:
     found = verdict_of(PASSED, V08, PROBLEM, **told).next
     assert found is not None
     assert found.rung_gain is None
-    # A rung that does so already is told of none.
+    # A rung that already prefetches is given no other.
     again = verdict_of(PASSED, V11, PROBLEM, **told).next
     assert again is not None
     assert (again.rung, again.high) == ("", 0.10)

@@ -1,4 +1,4 @@
-"""Bugs to plant in the kernels of the ladder, and what the check must say of each.
+"""Bugs to plant in the kernels of the ladder, and the words that the check must report for each.
 
 `algorithm`, `memory`, `execution`, `instructions` and `hopper` are tables, which
 `tests/bench/bench_mutations.py` runs and `tests/kernels/test_mutations.py` takes a sample of. A

@@ -1,4 +1,4 @@
-"""Mistakes of the algorithm: masks, the key loop, the online softmax."""
+"""Bugs of the algorithm: masks, the key loop, the online softmax."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("rescales l but not O",),
         config={"num_splits": 1, "num_warps": 2},
     ),
-    # Rescaled where a maximum grew by more than 2^8: inputs that do not grow show nothing.
+    # Rescaled if a maximum grows by more than 2^8: only growing scores show the bug.
     *(
         Mutation(name + of, (variant,), old, new, words, config=config)
         for variant, of, config in (
@@ -239,7 +239,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             ),
         )
     ),
-    # A causal row of few keys, none of which is positive.
+    # A causal row with few keys, without a positive score.
     *(
         Mutation(name, PERSISTENT, old, new, ("NaN",), "causal")
         for name, old, new in (

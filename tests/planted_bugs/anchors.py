@@ -1,4 +1,4 @@
-"""Where in a kernel's text a bug is planted, however its lines are laid out."""
+"""The places in a kernel's text where a bug is planted, independent of its layout."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 def spans(text: str, old: str) -> list[tuple[int, int]]:
-    """Where `old` stands: as it is written, else the same tokens with other blanks between them."""
+    """Return the places of `old`, or of the same tokens with other white space between them."""
     exact = re.compile(re.escape(old))
     found = [match.span() for match in exact.finditer(text)]
     return found or [match.span() for match in _laid_out_anyhow(old).finditer(text)]
 
 
 def replaced(text: str, old: str, new: str, nth: int | None = None) -> tuple[str, tuple[int, ...]]:
-    """The text with `new` at the `nth` place of `old`, or at all; and the lines that were changed.
+    """Return the text with `new` at the `nth` place of `old`, or at all, and the changed lines.
 
     Raises AssertionError where there is no such place.
     """

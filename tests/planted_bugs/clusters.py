@@ -1,4 +1,4 @@
-"""Mistakes of two CTAs that load each other's K and V: v19 with `cluster_size = 2`."""
+"""Bugs of two CTAs that load each other's K and V: v19 with `cluster_size = 2`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _WRONG = ("largest error", "NaN", "never written", "TMA")
 _LEAVES = ("cluster", "exited")
 _ORDERS = ("cluster", "not initialised", "initialised", *LANDS)
 
-# Both CTAs stop for good: the deadlock says which copies and arrivals never come, and not that the
-# two went on to different query tiles.
+# Both CTAs deadlock: the error names the missing copies and arrivals, but not that the two took
+# different query tiles.
 NOT_NAMED = "every CTA has a place of its own"
 
 
@@ -25,7 +25,7 @@ def _bug(
 
 
 CLUSTERS: tuple[Mutation, ...] = (
-    # ---- each statement that orders the two, left out ----
+    # ---- each statement that orders the two, removed ----
     *(
         _bug(f"without {old}, place {nth + 1}", old, ";", words, nth)
         for old, nth, words in (
@@ -55,7 +55,7 @@ CLUSTERS: tuple[Mutation, ...] = (
         "if constexpr (CLUSTER_SIZE > 2) cluster_",
         _LEAVES,
     ),
-    # ---- who is told, and of what ----
+    # ---- targets of arrivals and copies ----
     _bug("a warp tells its own CTA twice", "cluster_rank() ^ 1", "cluster_rank()", LANDS),
     _bug("every lane tells the other CTA", "if (lane == 1) mbarrier", "mbarrier", LANDS),
     *(
@@ -67,7 +67,7 @@ CLUSTERS: tuple[Mutation, ...] = (
         )
         for name, ring in (("K", "k"), ("V", "v"))
     ),
-    # ---- what is loaded where ----
+    # ---- sources and destinations of loads ----
     _bug(
         "the other CTA's half is not expected",
         "mbarrier_arrive_expect(full + stage, TILE_BYTES);",
@@ -90,7 +90,7 @@ CLUSTERS: tuple[Mutation, ...] = (
     ),
     _bug("both halves in one place", "to + first * ROW_BYTES", "to", (*LANDS, *_WRONG)),
     _bug("the first half twice", "row + first", "row", _WRONG),
-    # ---- which query tiles a cluster takes ----
+    # ---- query tiles of a cluster ----
     _bug(
         "a CTA visits its own keys alone",
         "tile_index + CLUSTER_SIZE - cluster_rank()",

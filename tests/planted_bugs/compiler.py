@@ -1,8 +1,8 @@
-"""Bugs that only the machine code shows: what a compiler may do with the source, or the hardware
-with the launch, and the host build does otherwise.
+"""Bugs that only machine code shows, because the compiler or the hardware may treat them otherwise
+than the host build.
 
-To the host build an operand of `asm` is the variable itself, and it knows neither how many
-registers the compiler gave a thread nor for how many threads.
+In the host build an operand of `asm` is the variable itself, and the numbers of registers and
+threads that the compiler assumed are not known.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from planted_bugs.mutation import ONE_TILE, PERSISTENT, Mutation
 
 COMPILER: tuple[Mutation, ...] = (
-    # The compiler keeps nothing of what D held before.
+    # The compiler does not keep D's previous value.
     Mutation(
         "sums of wgmma that are outputs alone",
         (*ONE_TILE, *PERSISTENT),

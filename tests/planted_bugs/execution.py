@@ -1,4 +1,4 @@
-"""Mistakes of the execution: barriers, counters, clusters, rings of tiles, pieces of them."""
+"""Bugs of the execution: barriers, counters, clusters, rings of tiles, shares of tiles."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _RACE = (
     "a barrier is missing",
     "the wait or a barrier after it",
 )
-# v14: two clusters of two CTAs, two tiles and more for each warp of 200 keys; and one cluster.
+# v14: two clusters of two CTAs, at least two tiles per warp for 200 keys; and one cluster.
 _CLUSTERS = {"num_splits": 4, "cluster_size": 2, "num_warps": 2}
 _ONE_CLUSTER = {"num_splits": 2, "cluster_size": 2, "num_warps": 2}
 _COPIED = ("waited", "asynchronous copy", "cp.async", *_RACE)
-# The ring with K two tiles ahead of V, and in which config its bugs are looked for.
+# The ring with K two tiles ahead of V, and the config in which its bugs are looked for.
 _TWO_AHEAD: tuple[tuple[str, dict[str, int]], ...] = (("v11", {}), ("v13", {"num_ctas": 4}))
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -36,7 +36,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ";",
         _RACE,
         nth=1,
-        config={"num_splits": 2},  # with four of them a chunk is one tile
+        config={"num_splits": 2},  # with four splits a chunk is one tile
     ),
     Mutation(
         "no barrier behind the copy of K",
@@ -337,7 +337,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "exponentiate<EARLY, KEY_STEPS>(",
             "exponentiate<KEY_STEPS, KEY_STEPS>(",
             ("l", "P"),
-            shapes="gqa",  # whose last tile holds more than half of its keys
+            shapes="gqa",  # the last tile has more than half of its keys
             nth=1,
             config=own,
         )
@@ -359,7 +359,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             strict=True,
         )
     ),
-    # ---- the pieces of v13, cut at four CTAs ----
+    # ---- the shares of v13, with four CTAs ----
     *(
         Mutation(name, ("v13",), old, new, words, nth=nth, config={"num_ctas": 4})
         for name, old, new, nth, words in (

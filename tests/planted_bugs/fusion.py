@@ -1,4 +1,4 @@
-"""Mistakes where the results of several splits, warps or CTAs become one, and in their shares."""
+"""Bugs in the fusion of results of several splits, warps or CTAs, and in their shares."""
 
 from __future__ import annotations
 

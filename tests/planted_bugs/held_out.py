@@ -1,4 +1,4 @@
-"""A second set of bugs, for the checker as it was after being tuned on the first (`unseen`).
+"""A second set of bugs, for the checker after it was tuned on the first (`unseen`).
 
 Written before any of it was run; the same rules hold.
 """

@@ -1,4 +1,4 @@
-"""Mistakes around Hopper's asynchronous instructions: every wait, fence, arrival and barrier."""
+"""Bugs in Hopper's asynchronous instructions: every wait, fence, arrival and barrier."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernels.ladder import by_id
 from planted_bugs.mutation import HOPPER, ONE_TILE, PERSISTENT, WARP_SPECIALIZED, Mutation
 
 _REUSED = {"block_n": 64}  # more tiles than stages
-_SEVERAL = {"num_ctas": 4, "block_n": 64}  # more query tiles than CTAs, too
+_SEVERAL = {"num_ctas": 4, "block_n": 64}  # also more query tiles than CTAs
 _TOO_MANY = ("too many mbarrier arrivals",)
 LANDS = (
     "shared memory race",
@@ -22,9 +22,9 @@ LANDS = (
     "copy",
 )
 _WRONG = ("largest error", "copy not complete", "shared memory race", "proxy fence missing")
-# elements of other places
+# elements of other positions
 
-# ---- each statement that orders something, left out ----
+# ---- each statement that orders accesses, removed ----
 _ORDERS = re.compile(
     r"\b(mbarrier_(?:wait|arrive|arrive_expect|init_fence)|named_barrier(?:_arrive)?"
     r"|async_proxy_fence|wgmma_(?:fence|commit|wait)|tma_store_(?:commit|wait)|__sync(?:threads|warp))"
@@ -49,7 +49,7 @@ _WORDS = {
 
 
 def ordering_statements(text: str) -> Iterator[re.Match[str]]:
-    """The waits, arrivals, fences, commits and barriers of a kernel's source."""
+    """Return the waits, arrivals, fences, commits and barriers of a kernel's source."""
     return _ORDERS.finditer(re.sub(r"//[^\n]*", lambda c: " " * len(c[0]), text))
 
 

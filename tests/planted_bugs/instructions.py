@@ -1,4 +1,4 @@
-"""Mistakes of the instructions: precision, fragments, inline PTX."""
+"""Bugs of the instructions: precision, fragments, inline PTX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes about where things lie: addresses and stores."""
+"""Bugs of addresses and stores."""
 
 from __future__ import annotations
 

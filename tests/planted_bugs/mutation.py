@@ -1,4 +1,4 @@
-"""A bug to plant, and the variants and problems that it is tried on."""
+"""A bug to plant, and the variants and problems with which it is tried."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _SHORT_CAUSAL = (Problem(1, 2, 113, 64, causal=True), Problem(2, 2, 77, 64, True
 # One key more than whole tiles.
 _ONE_MORE = (Problem(1, 2, 193, 64),)
 
-# A query tile more than a pair of them.
+# One query tile more than a pair.
 _ODD_TILES = (Problem(1, 2, 300, 64),)
 
-# Two query heads to a K/V head.
+# Two query heads per K/V head.
 _GQA = (Problem(2, 4, 113, 64, num_heads_kv=2),)
 
 _OF_ANY_RUNG = {"one more": _ONE_MORE, "odd tiles": _ODD_TILES, "gqa": _GQA}
@@ -63,18 +63,18 @@ class Mutation:
     new: str
     words: tuple[str, ...]
     shapes: Shapes = "odd"
-    nth: int | None = None  # which place of several; None: all of them
+    nth: int | None = None  # which occurrence; None: all
     header: str = ""  # the file that is changed, if it is not the variant's own
     config: dict[str, int] = field(default_factory=dict)
 
     def is_named(self, text: str, places: tuple[str, ...]) -> bool:
-        """Whether what is said points at the bug; `places` are the lines that were changed."""
+        """Return whether the message names the bug; `places` are the changed lines."""
         return any(word in text for word in self.words) or any(
             re.search(rf"{re.escape(place)}\b", text) for place in places
         )
 
     def problems(self, variant: str) -> tuple[Problem, ...]:
-        """What it is tried on, one after the other until it is found."""
+        """Return the problems that are tried in order until the bug is found."""
         if self.shapes in _OF_ANY_RUNG:
             return _OF_ANY_RUNG[self.shapes]
         if variant in ("v12", "v22"):

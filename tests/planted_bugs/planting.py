@@ -1,4 +1,4 @@
-"""Planting a bug, and what a check of the kernel then says."""
+"""Plants a bug and checks the kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from planted_bugs.mutation import Mutation
 
 OWN_KERNELS = Path(__file__).parents[1] / "own_kernels" / "kernels"
 Mode = Literal["plain", "random", "check", "machine code"]
-_GPU = "H200"  # whose machine code is executed: every rung is made for it
+_GPU = "H200"  # every rung runs on it; its machine code is executed
 MUTATIONS = (
     *algorithm.MUTATIONS,
     *fusion.MUTATIONS,
@@ -36,22 +36,22 @@ MUTATIONS = (
 
 @dataclass(frozen=True)
 class Seen:
-    """What one mode said of a mutation."""
+    """Result of one mode for a mutation."""
 
     found: bool
     named: bool  # one of the words, or the changed line
     text: str
-    warned: bool = False  # found by a warning alone
+    warned: bool = False  # found only by a warning
     refused: bool = False  # by the compiler
 
 
 def cases() -> list[tuple[str, Mutation]]:
-    """(variant, mutation), in the order of the tables."""
+    """Return (variant, mutation) in the order of the tables."""
     return [(variant, mutation) for mutation in MUTATIONS for variant in mutation.variants]
 
 
 def is_own(variant: str) -> bool:
-    """Whether it is a file of `tests/own_kernels/kernels`, and not one of the ladder."""
+    """Return whether it is a file of `tests/own_kernels/kernels`, not of the ladder."""
     return variant.endswith(".cu")
 
 
@@ -76,12 +76,12 @@ def plant(mutation: Mutation, variant: str, folder: Path) -> tuple[Path, tuple[s
 
 
 def source_of(variant: str) -> Path:
-    """Of an own kernel by its file's name, or of a rung by its id."""
+    """Return the source of an own kernel by its file's name, or of a rung by its id."""
     return OWN_KERNELS / variant if is_own(variant) else by_id(variant).source
 
 
 def mutated(mutation: Mutation, original: str) -> tuple[str, tuple[int, ...]]:
-    """The file's text with the bug, and the lines that were changed.
+    """Return the file's text with the bug, and the changed lines.
 
     A bug in what a feature adds is planted in the text as it stands.
     """
@@ -89,7 +89,7 @@ def mutated(mutation: Mutation, original: str) -> tuple[str, tuple[int, ...]]:
     return replaced(as_it_stands, mutation.old, mutation.new, mutation.nth)
 
 
-# What the macros of `features.cuh` stand for in plain attention, and what is left out there.
+# The values of the macros of `features.cuh` in plain attention, and what is removed there.
 _PLAIN = (
     (r"^#define [VO]_HEAD .*\n", ""),
     (r"\bO_HEAD\b", "q_head"),
@@ -137,7 +137,7 @@ _PLAIN = (
 
 @functools.lru_cache(maxsize=64)
 def plain(text: str) -> str:
-    """A kernel's text as it reads for plain attention, which is what most bugs are planted in."""
+    """Return a kernel's text for plain attention, in which most bugs are planted."""
     for macro, meaning in _PLAIN:
         text = re.sub(macro, meaning, text, flags=re.MULTILINE)
     return text
@@ -146,7 +146,7 @@ def plain(text: str) -> str:
 def look(evaluator: Evaluator, mutation: Mutation, variant: str, mode: Mode, folder: Path) -> Seen:
     """Evaluate the mutated kernel in one mode, on its problems until it is found."""
     if mode == "machine code":
-        build_all()  # an emulator that cannot be built must not seem to have found it
+        build_all()  # else a failed build of the emulator would count as found
     source, places = plant(mutation, variant, folder)
     name = use_kernel(source).id if is_own(variant) else variant
     seen = Seen(False, False, "")
@@ -159,7 +159,7 @@ def look(evaluator: Evaluator, mutation: Mutation, variant: str, mode: Mode, fol
             backend="machine-code" if mode == "machine code" else "cpu",
             check=mode in ("check", "machine code"),
             schedule="random" if mode == "random" else "in_order",
-            timeout_s=60.0,  # a machine under load must not seem to have found a hang
+            timeout_s=60.0,  # else a busy machine would count as a hang that was found
         )
         evaluation = evaluator.evaluate(request, source=source).evaluation
         if mode == "machine code" and evaluation.status is Status.SKIPPED:

@@ -1,4 +1,4 @@
-"""A third set of bugs, where the first two are thin: pages, descriptors, boxes, v11 to v22, LSE.
+"""A third set of bugs, for what the first two cover little: pages, descriptors, v11 to v22, LSE.
 
 Written before any of it was run; the same rules hold. A variant that ends in `.cu` is an own kernel
 of `tests/own_kernels/kernels`, with its description beside it.

@@ -9,6 +9,7 @@ from search_data import SMALL, row
 from simulated_gpu import SimulatedConditions, SimulatedDevice
 from words import says
 
+from engine.attention.evaluation import CALIBRATED, METHODS
 from engine.base.errors import SnapshotError, Status
 from engine.base.schema import decode, encode
 from engine.history.known_time import NOT_COMPARABLE
@@ -60,9 +61,13 @@ def test_a_calibrated_and_an_uncalibrated_prediction_have_no_ratio() -> None:
         row("v05", t, config={"num_splits": s}, origin="predicted")
         for s, t in ((1, 10.0), (2, 20.0), (4, 40.0))
     ]
-    plain, calibrated = "predicted by machine code", "predicted by machine code, calibrated"
-    bases = (calibrated, plain, calibrated)
-    rows = [replace(r, basis=basis) for r, basis in zip(made, bases, strict=True)]
+    plain = f"By {METHODS[0]}:"
+    calibrated = f"{plain} {CALIBRATED} 3 points."
+    reasons = (calibrated, plain, calibrated)
+    rows = [
+        replace(r, result={**r.result, "latency": {**r.result["latency"], "reason": reason}})
+        for r, reason in zip(made, reasons, strict=True)
+    ]
     places = rank_rows(rows)
     assert [(p.place, p.ratio) for p in places] == [(1, 1.0), (2, None), (3, 4.0)]
     found = problem_result("L4", rows)

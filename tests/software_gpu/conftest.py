@@ -11,7 +11,7 @@ from engine.backends.cuda.availability import is_software_gpu
 
 @pytest.fixture
 def set_gpu() -> Iterator[Callable[[str], None]]:
-    """`softwareGpuSet` of native/virtual_clock.h; what was set is taken back."""
+    """Return `softwareGpuSet` of native/virtual_clock.h; settings are reset afterwards."""
     if (why := why_not_cuda()) is not None or not is_software_gpu():
         pytest.skip(why or "This GPU is none in software: nothing can be planted in it.")
     library = ctypes.CDLL("libcuda.so.1")
@@ -26,7 +26,7 @@ def set_gpu() -> Iterator[Callable[[str], None]]:
 
 @pytest.fixture
 def backend(set_gpu: Callable[[str], None]) -> Iterator[CudaBackend]:
-    """With calls of its own it times as on any GPU."""
+    """Return a backend with separate calls, which times kernels as on any GPU."""
     from engine.backends.cuda.calls import CupyCalls
 
     del set_gpu  # its skip
@@ -38,7 +38,7 @@ def backend(set_gpu: Callable[[str], None]) -> Iterator[CudaBackend]:
 
 @pytest.fixture
 def backend_with(set_gpu: Callable[[str], None]) -> Iterator[Callable[..., CudaBackend]]:
-    """A backend some of whose calls, or what they say of the GPU, are others."""
+    """Return a function that makes a backend with some calls or GPU properties replaced."""
     from engine.backends.cuda.calls import CupyCalls
 
     del set_gpu  # its skip

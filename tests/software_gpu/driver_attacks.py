@@ -1,8 +1,8 @@
-"""Damaged cubins loaded by the software GPU's driver, and what of them loads launched.
+"""Load damaged cubins with the software GPU's driver, and launch those that load.
 
-Run by `test_driver_watched.py` on a driver that watches its memory: `driver_attacks.py CUBIN CASES
-SEED`. A refusal and a launch that fails are answers; the first access out of bounds ends the
-process. It prints how many were refused, launched and failed.
+Run by `test_driver_watched.py` with a driver built with sanitizers: `driver_attacks.py CUBIN CASES
+SEED`. Errors of loads and launches are expected; the first access out of bounds ends the process.
+Prints how many cubins were refused, launched and failed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OK = cu.CUresult.CUDA_SUCCESS
 
 
 def damaged(whole: bytes, chance: random.Random) -> bytes:
-    """With a few of its words replaced, or cut off somewhere."""
+    """Return the bytes with a few words replaced, or truncated."""
     data = bytearray(whole)
     if chance.random() < 0.1:
         return bytes(data[: chance.randrange(len(data))])
@@ -36,9 +36,9 @@ def damaged(whole: bytes, chance: random.Random) -> bytes:
 
 
 def alone() -> int:
-    """Where `SPACE` bytes can be read and written, and nothing for 4 GiB behind them.
+    """Return an address with `SPACE` bytes of memory, and none for 4 GiB after them.
 
-    The driver takes a cubin's size from its headers, which name more than there is.
+    The driver takes a cubin's size from its headers, which give more than the allocated bytes.
     """
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_size_t
@@ -57,7 +57,7 @@ def main() -> None:
     assert cu.cuInit(0)[0] == OK
     _, device = cu.cuDeviceGet(0)
     for _ in range(cases):
-        # A context of its own: an error of a kernel ends it.
+        # A separate context, which an error of a kernel ends.
         status, context = cu.cuCtxCreate(None, 0, device)
         assert status == OK, status
         ctypes.memmove(place, damaged(whole, chance).ljust(SPACE, b"\0"), SPACE)

@@ -1,4 +1,4 @@
-"""Run on the software GPU, with cuda.bindings alone: what each call answers, as JSON."""
+"""Run on the software GPU, only with cuda.bindings; print the result of each call as JSON."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ refused("no such kernel", cu.cuModuleGetFunction, module, b"nothing")
 refused("PTX", cu.cuModuleLoadData, b".version 8.0\n.target sm_89\n\0")
 refused("damaged cubin", cu.cuModuleLoadData, cubin[:64] + bytes(1 << 20))
 refused("cubin of another GPU", cu.cuModuleLoadData, Path(sys.argv[2]).read_bytes())
-# Tables and sections far behind the file's end: no size that may be read.
-place = mmap.mmap(-1, 1 << 20)  # nothing lies behind it
+# Tables and sections far beyond the file's end: a size must not be read from there.
+place = mmap.mmap(-1, 1 << 20)  # no memory follows it
 
 
 def behind_its_end(image: bytes) -> str:
@@ -76,7 +76,7 @@ found["occupancy"] = [
     for smem in (0, 5000, 40000)
 ]
 
-# 32 numbers, and what lies beside them.
+# 32 numbers, and the memory next to them.
 given = np.arange(32, dtype=np.int32)
 here = call(cu.cuMemAlloc, given.nbytes)
 call(cu.cuMemcpyHtoD, here, given.ctypes.data, given.nbytes)
@@ -92,12 +92,12 @@ found["added"] = bool((back == given + 5).all())
 refused("threads beyond a CTA", launch, add, arguments, stream, 2048)
 refused("shared memory beyond the limit", launch, add, arguments, stream, 32, 49153)
 
-# A variable of the module, by name.
+# A global variable of the module, found by name.
 total, size = call(cu.cuModuleGetGlobal, module, b"total")
 call(cu.cuMemcpyDtoH, back.ctypes.data, total, size)
 found["variable"] = int(back[0])
 
-# A capture: nothing runs until the graph does, and what waits for it ends it.
+# A capture: nothing runs until the graph is launched, and a wait for it invalidates it.
 call(cu.cuStreamBeginCapture, stream, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
 call(launch, add, arguments, stream)
 graph = call(cu.cuStreamEndCapture, stream)
@@ -111,7 +111,7 @@ call(cu.cuStreamBeginCapture, stream, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_M
 refused("waiting in a capture", cu.cuStreamSynchronize, stream)
 refused("the end of that capture", cu.cuStreamEndCapture, stream)
 
-# Tensor maps: which of these are taken, by a GPU below 9.0 and by one of 9.0.
+# Tensor maps: which ones are accepted by a GPU below 9.0 and by one of 9.0.
 space = np.zeros(256, np.uint8)
 status, encode, _ = cu.cuGetProcAddress(
     b"cuTensorMapEncodeTiled", 12000, cu.CUdriverProcAddress_flags(0)
@@ -188,7 +188,7 @@ call(cu.cuCtxSetCurrent, call(cu.cuDevicePrimaryCtxRetain, device))
 
 refused("not there", cu.cuCtxSetLimit, cu.CUlimit.CU_LIMIT_STACK_SIZE, 4096)
 refused("not there either", cu.cuCtxGetCacheConfig)
-# As a program finds it that is linked against the driver; what it says of it goes to descriptor 2.
+# As for a program linked against the driver; its message goes to descriptor 2.
 with tempfile.TemporaryFile() as said:
     kept = os.dup(2)
     os.dup2(said.fileno(), 2)
@@ -199,7 +199,7 @@ with tempfile.TemporaryFile() as said:
 
 found["documented"] = documented_refusals(add, here, given.nbytes, device)
 
-# After a wrong address every call of the context answers its error.
+# After an illegal address, every call of the context returns that error.
 call(launch, poke, [np.uint64(int(here) + given.nbytes)], stream)
 refused("wrong address", cu.cuStreamSynchronize, stream)
 refused("after it", cu.cuMemAlloc, 64)

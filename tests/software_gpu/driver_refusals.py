@@ -1,7 +1,7 @@
-"""What CUDA's documentation of each function refuses, asked of the driver by `driver_calls.py`.
+"""Calls that CUDA's documentation says must fail, made by `driver_calls.py`.
 
-Freed objects and numbers that never were any are undefined there, and refused here like any wrong
-handle. What is compared with cuda.h is in `test_refusals.py`.
+For freed objects and arbitrary numbers CUDA's behaviour is undefined; here they are refused like
+any invalid handle. `test_refusals.py` compares with cuda.h.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def call(function: Any, *arguments: Any) -> Any:
 
 
 def in_thread(function: Any, *arguments: Any) -> Any:
-    """What it answers in a thread of its own, with the same context."""
+    """Return its result in another thread with the same context."""
     context, answers = call(cu.cuCtxGetCurrent), []
 
     def work() -> None:
@@ -40,7 +40,7 @@ def in_thread(function: Any, *arguments: Any) -> Any:
 
 
 class Refusals:
-    """Asks and notes: `found` has the answer and what it should be, by the name of the case."""
+    """Makes calls; `found` has the result and the documented one, by the name of the case."""
 
     def __init__(self, kernel: Any, here: Any, size: int, device: Any) -> None:
         self.found: dict[str, tuple[str, str]] = {}
@@ -122,8 +122,8 @@ class Refusals:
         ask("destroyed event", HANDLE, cu.cuEventDestroy, event)
 
     def of_captures(self) -> None:
-        """Modes as cuThreadExchangeStreamCaptureMode has them: calls of other threads are theirs in
-        the mode of the thread, and spoil the capture in the global one."""
+        """Modes of cuThreadExchangeStreamCaptureMode: calls of other threads are allowed in thread
+        mode, and invalidate the capture in global mode."""
         ask, stream, other = self.refused, self.stream, self.other
         event = call(cu.cuEventCreate, 0)
         call(cu.cuStreamBeginCapture, stream, MODES.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
@@ -153,7 +153,7 @@ class Refusals:
         ask("the end of that", f"{CAPTURE}INVALIDATED", cu.cuStreamEndCapture, stream)
 
     def of_graphs(self) -> None:
-        """A graph runs what it captured when the program has let go of it."""
+        """A graph keeps what it captured after the program has released it."""
         ask, stream = self.refused, self.stream
         call(cu.cuStreamBeginCapture, stream, MODES.CU_STREAM_CAPTURE_MODE_GLOBAL)
         call(self.launch, stream)
@@ -174,7 +174,7 @@ class Refusals:
 def documented_refusals(
     kernel: Any, here: Any, size: int, device: Any
 ) -> dict[str, tuple[str, str]]:
-    """Answers and what they should be.
+    """Return results and the documented ones.
 
     Args:
         kernel: takes the address of 32 integers, and one to add to each.

@@ -1,5 +1,5 @@
-"""The CUDA backend's control flow on the GPU in software: what a kernel does wrong is noticed, what
-a call refuses is a status, and nothing is measured that is not right: `pytest --software-gpu`."""
+"""The CUDA backend's control flow on the GPU in software (`pytest --software-gpu`): kernels' errors
+are found, errors of calls are statuses, and only correct kernels are measured."""
 
 from __future__ import annotations
 
@@ -117,17 +117,19 @@ def test_fills_are_there_again_before_a_second_run(backend: CudaBackend) -> None
 
 
 @pytest.mark.parametrize(
-    ("at", "sentence"),
+    ("at", "name", "facts"),
     [
-        (COUNT, f"The kernel wrote past the end of out ({2 * COUNT:,} bytes): bytes 0 to 1"),
-        (COUNT + 30_000, "The kernel wrote past the end of out (1,024 bytes): bytes 60,000 to"),
-        (-1, "The kernel wrote in front of out: bytes -2 to -1 changed."),
+        (COUNT, "wrote_past_the_end", ("out", f"({2 * COUNT:,} bytes)", "0 to 1")),
+        (COUNT + 30_000, "wrote_past_the_end", ("out", "(1,024 bytes)", "60,000 to")),
+        (-1, "wrote_in_front", ("out", "-2 to -1")),
     ],
 )
-def test_a_write_beside_a_buffer_is_noticed(backend: CudaBackend, at: int, sentence: str) -> None:
+def test_a_write_beside_a_buffer_is_noticed(
+    backend: CudaBackend, at: int, name: str, facts: tuple[str, ...]
+) -> None:
     result = backend.run(copies(AFTER=f"out[{at}] = 0"), INPUTS, RunOptions())
     assert not result.guards_intact
-    assert result.reason.startswith(sentence)
+    assert says(result.reason, name, *facts)
 
 
 @pytest.mark.parametrize("error", [TypeError("Unsupported type"), RuntimeError("a bug")])
@@ -153,7 +155,7 @@ def test_too_little_memory_is_said_before_anything_is_allocated(
     )
     result = backend.run(copies(), INPUTS, RunOptions())
     assert result.status is Status.OUT_OF_MEMORY
-    assert "is free" in result.reason
+    assert says(result.reason, "gpu_memory_needs")
 
 
 def test_too_much_shared_memory_is_said_with_both_figures(backend: CudaBackend) -> None:
@@ -162,7 +164,7 @@ def test_too_much_shared_memory_is_said_with_both_figures(backend: CudaBackend) 
     plan = dataclasses.replace(plan, passes=(large, plan.passes[1]))
     result = backend.run(plan, INPUTS, RunOptions())
     assert result.status is Status.LAUNCH_ERROR
-    assert result.reason.startswith("produce needs 300 KiB of shared memory per CTA and this GPU")
+    assert says(result.reason, "smem_more_than_gpu", "produce", "300 KiB")
 
 
 def test_a_source_that_does_not_compile(backend: CudaBackend) -> None:
@@ -191,7 +193,7 @@ def test_a_launch_that_is_refused_keeps_the_context(
     backend.close()
 
 
-# ---- what kernels are given ----
+# ---- arguments of kernels ----
 
 
 @pytest.mark.parametrize("spoils", [False, True])
@@ -218,7 +220,7 @@ def mixed(inputs: Inputs) -> np.ndarray:
 
 @pytest.mark.parametrize(
     "problem",
-    # One more query than a 256-byte step holds, and keys that do not end on one either.
+    # One query more than fills a 256-byte step, and keys that do not fill one either.
     [Problem(1, 2, 1, 32, seqlen_kv=77), Problem(1, 1, 9, 32, seqlen_kv=5)],
     ids=Problem.label,
 )
@@ -237,14 +239,14 @@ def test_every_tensor_has_its_own_size(backend: CudaBackend, problem: Problem) -
 
 
 def test_a_structure_is_passed_by_value(backend: CudaBackend) -> None:
-    """As one element of its bytes: CuPy refuses arrays of several."""
+    """A structure is one array element, because CuPy rejects arrays of several."""
     fields = StructArg("s", (ScalarArg("a", "int32", 7), ScalarArg("b", "float64", 0.5)))
     plan = one_pass("by_value", OUT, ScalarArg("count", "int32", COUNT), fields)
     assert set(bits(backend.run(plan, INPUTS, RunOptions())).tolist()) == {15}
 
 
 def test_what_the_driver_refuses_of_maps_and_clusters_is_a_sentence(backend: CudaBackend) -> None:
-    """Either has no compute capability for it (an L4), or the stride is no multiple of 16."""
+    """Either the GPU lacks the compute capability (L4), or a stride is no multiple of 16."""
     row = PROBLEM.head_dim * 2
     odd = TensorMapArg("m", "q", (PROBLEM.head_dim, 3, 5), (row, 3 * row + 2), (16, 8, 1), 32)
     plan = one_pass("mapped", OUT, ScalarArg("count", "int32", COUNT), odd)
@@ -260,7 +262,7 @@ def test_what_the_driver_refuses_of_maps_and_clusters_is_a_sentence(backend: Cud
     assert backend.run(copies(), INPUTS, RunOptions()).status is Status.PASSED
 
 
-# ---- measuring ----
+# ---- measurement ----
 
 SHORT = SamplerSettings(kinds=ALL_KINDS, min_rounds=6, max_rounds=6, max_s=60.0)
 WARM = dataclasses.replace(SHORT, kinds=("device_warm",))
@@ -269,7 +271,7 @@ STEADY = GpuState(1980, 1980, None, 300.0, 700.0, 50, None, ())
 
 @pytest.fixture
 def slow_gpu(set_gpu: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches of 1 ms, few of which make a sample, and a small L2."""
+    """Set launches of 1 ms, so that few make a sample, and a small L2."""
     set_gpu(f"cta_us={1000 / CTAS}")
     monkeypatch.setattr(CupyCalls, "l2_bytes", 8 * COUNT)
 
@@ -292,11 +294,12 @@ def test_times_are_those_of_the_launch(backend: CudaBackend) -> None:
     assert [x.kind for x in (warm, cold, end_to_end)] == list(ALL_KINDS)
     assert {x.origin for x in (warm, cold, end_to_end)} == {"measured"}
     assert len(warm.samples_us) == 12  # six rounds, and the A/A pair in each
-    assert "each a replay of a CUDA graph of 2 launches on the same inputs" in warm.reason
+    assert says(warm.reason, "replay_of_a_graph", "2 launches")
+    assert says(warm.reason, "on_the_same_inputs")
     assert says(warm.reason, "identical_runs_differ")
     assert says(cold.reason, "rotating_over_copies", "4")
     assert warm.sm_clocks_mhz == (1980,) * 12
-    assert "dropped" not in warm.reason
+    assert not says(warm.reason, "samples_dropped")
     assert run.rounds == 6
 
 
@@ -304,10 +307,10 @@ def test_times_are_those_of_the_launch(backend: CudaBackend) -> None:
 @pytest.mark.parametrize(
     "macros",
     [
-        {"AFTER": "if (before > 50) out[0] += 1"},  # right only alone
-        # On copies of what was launched before, which without poison would hold the right answer.
+        {"AFTER": "if (before > 50) out[0] += 1"},  # correct only when launched once
+        # On copies of earlier launches' buffers, which without poison would hold the right output.
         {"VALUE": "!first || first == q ? (first = q, q[i]) : 0"},
-        {"WHERE": "before < 30"},  # its output is that of an earlier launch
+        {"WHERE": "before < 30"},  # leaves an earlier launch's output
     ],
 )
 def test_launches_that_do_something_else_have_no_time(
@@ -320,14 +323,15 @@ def test_launches_that_do_something_else_have_no_time(
 
 @pytest.mark.usefixtures("slow_gpu")
 def test_a_kernel_that_writes_nothing_is_timed(backend: CudaBackend) -> None:
-    """What is not written is the same after every launch: it is not what memory held before."""
+    """An output that is not written is equal after every launch, whatever memory held before."""
     latencies, _, group = measure(backend, copies(WHERE="false"))
     assert latencies, group.failures
 
 
 def test_no_wrong_kernel_is_timed(backend: CudaBackend) -> None:
     wrong = dataclasses.replace(RIGHT, passed=False)
-    with pytest.raises(ValueError, match="not correct"), backend.timer(copies(), INPUTS, wrong):
+    timer = backend.timer(copies(), INPUTS, wrong)
+    with raises(ValueError, "wrong_result_not_timed"), timer:
         pass
 
 
@@ -338,7 +342,7 @@ def test_a_failure_in_mid_run_is_a_sentence(
     with TimingGroup(lambda: STEADY, placements=1) as group:
         assert group.add("k", partial(backend.timer, copies(), INPUTS, RIGHT)), group.failures
         set_gpu(f"cta_us={1000 / CTAS} cuGraphLaunch=1@5")
-        with pytest.raises(MeasureError, match="t01 was launched with an argument"):
+        with raises(MeasureError, "launched_argument_cuda", "t01"):
             group.run("k", SHORT)
 
 
@@ -366,7 +370,7 @@ def test_the_pipeline_measures_kernel_and_baselines_in_one_run(
     assert found.latency.kind == "device_warm"
     others = ["device_cold", "end_to_end"] if full else []
     assert [x.kind for x in found.other_latencies] == others
-    # PyTorch has no GPU here: each baseline says so and has no time.
+    # PyTorch has no GPU here: each baseline has a reason and no time.
     names = ["flash", "cudnn", "efficient", "math"] if full else []
     assert [b.name for b in found.baselines] == names
     assert all(b.latency is None and b.reason for b in found.baselines)
@@ -389,7 +393,10 @@ def test_every_sample_keeps_its_clock_and_dropped_ones_are_explained(backend: Cu
     assert not run.throttled
     assert sum(len(x.samples_us) for x in latencies) == len(run.samples) - 3
     assert all(1000 not in latency.sm_clocks_mhz for latency in latencies)
-    assert any("; dropped" in x.reason and "for SM clock under 95%" in x.reason for x in latencies)
+    assert any(
+        says(x.reason, "samples_dropped") and says(x.reason, "clock_below_median", "95%")
+        for x in latencies
+    )
 
 
 @pytest.mark.usefixtures("slow_gpu")
@@ -397,7 +404,7 @@ def test_every_sample_keeps_its_clock_and_dropped_ones_are_explained(backend: Cu
 def test_second_runs_have_buffers_and_graphs_of_their_own(
     backend_with: Callable[..., CudaBackend], is_tight: bool
 ) -> None:
-    """Where memory allows it. With those of the first runs the A/A pair cannot see placement."""
+    """If memory allows it. With shared buffers an A/A pair cannot show the effect of placement."""
     little = {"free_bytes": lambda _: 24 * COUNT} if is_tight else {}
     backend = backend_with(**little)
     with TimingGroup(lambda: STEADY, WARM.kinds, placements=4) as group:
@@ -418,7 +425,7 @@ def test_second_runs_have_buffers_and_graphs_of_their_own(
 def test_guard_zones_are_tried_on_both_sides(backend: CudaBackend) -> None:
     class Blind(CudaBackend):
         def __init__(self) -> None:
-            """No GPU is asked."""
+            """Do not query a GPU."""
 
         def run(self, *_: object) -> RunResult:
             return RunResult(Status.PASSED)

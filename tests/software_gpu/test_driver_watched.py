@@ -1,4 +1,4 @@
-"""The software GPU's driver and its emulator built to end at the first access out of bounds."""
+"""The software GPU's driver and emulator, built to abort at the first access out of bounds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def cubins(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The same kernels for the first device and for another one."""
+    """Return the same kernels for the first device and for another one."""
     folder = tmp_path_factory.mktemp("cubins")
     source = folder / "k.cu"
     source.write_text(KERNELS)
@@ -47,14 +47,14 @@ def cubins(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a process whose driver and emulator watch their memory."""
+    """Return the environment of a process whose driver and emulator are built with sanitizers."""
     folder = tmp_path_factory.mktemp("driver")
     common = ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-w", *WATCHED]
     include = find_include_dir((cuda_and_cupy()[0], 0))
     driver = ["-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", "-ldl", f"-I{include}"]
     builds = (
         [*common, str(NATIVE / "driver.cpp"), *driver, "-o", str(folder / "libcuda.so.1")],
-        # As it runs here: with the processor's vectors.
+        # As in use: with the processor's vector instructions.
         [*common, "-Wno-psabi", "-march=native", str(EMULATOR), "-o", str(folder / "execute.so")],
     )
     for building in [subprocess.Popen(command) for command in builds]:
@@ -68,7 +68,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return environment | {
         "LD_LIBRARY_PATH": f"{folder}{os.pathsep}{environment['LD_LIBRARY_PATH']}",
         "ATTUNE_SOFTWARE_GPU_EMULATOR": str(folder / "execute.so"),
-        # The reader beside the driver is Python of its own, with a limit on its memory.
+        # The cubin reader is a separate Python process with a memory limit.
         reader: "unset LD_PRELOAD; " + environment[reader],
         "LD_PRELOAD": " ".join(runtimes),
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
@@ -112,7 +112,7 @@ def test_damaged_cubins_are_refused_or_run_within_their_memory(
 
 @pytest.mark.slow
 def test_whatever_handles_and_sizes_calls_are_given(cubins: list[str], tmp_path: Path) -> None:
-    """Alive, freed, nobody's, of other contexts, in captures: each call answers a code of CUDA."""
+    """Valid, freed and invalid handles, other contexts, captures: each call returns a code."""
     program = tmp_path / "driver_fuzz"
     include = find_include_dir((cuda_and_cupy()[0], 0))
     flags = ("-std=c++17", "-O0", "-g1", "-w", "-pthread", "-fsanitize=address", f"-I{include}")

@@ -1,5 +1,5 @@
-"""Each refusal of the driver in software has its source: CUDA's own documentation of the function,
-or of the error itself, as the comments of the cuda.h that is compiled against give it."""
+"""Each error of the software driver is documented by CUDA for the function or for the error itself,
+in the comments of the cuda.h that is compiled against."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.software_gpu import process_environment as environment
 
 NATIVE = environment._NATIVE
 ERROR = re.compile(r"CUDA_ERROR_\w+")
-# What any call may answer: of each, what cuda.h says in its place.
+# Errors of any call: of each, its description in cuda.h.
 GENERAL = {
     "CUDA_ERROR_INVALID_VALUE": "not within an acceptable range of values",
     "CUDA_ERROR_NOT_INITIALIZED": "has not been initialized with ::cuInit",
@@ -37,16 +37,16 @@ GENERAL = {
     "CUDA_ERROR_INVALID_CLUSTER_SIZE": "a kernel launch error due to cluster misconfiguration",
     "CUDA_ERROR_INVALID_PTX": "a PTX JIT compilation failed",
 }
-# What is not there, and says its own name; no refusal of CUDA's.
+# Errors of functions that the driver lacks, which CUDA does not document.
 NOT_THERE = {"CUDA_ERROR_NOT_SUPPORTED"}
-# What kernels did wrong, which their launch does not answer yet.
+# Errors of kernels, which a launch does not return yet.
 OF_KERNELS = {
     "CUDA_ERROR_LAUNCH_FAILED": "an exception occurred on the device while executing a kernel",
     "CUDA_ERROR_LAUNCH_TIMEOUT": "the device kernel took too long to execute",
     "CUDA_ERROR_MISALIGNED_ADDRESS": "on a memory address which is not aligned",
     "CUDA_ERROR_ILLEGAL_INSTRUCTION": "encountered an illegal instruction",
 }
-# Functions that several calls share, by those whose documentation they follow.
+# Internal functions, with the calls whose documentation they follow.
 SHARED = {
     "launch": ("cuLaunchKernel", "cuLaunchCooperativeKernel"),
     "load": ("cuModuleLoadData",),
@@ -54,7 +54,7 @@ SHARED = {
     "fill": ("cuMemsetD8Async",),
     "allocate": ("cuMemAlloc",),
 }
-# A function's head at the margin; its body ends at the next brace there.
+# A function's head at column 0; its body ends at the next brace at column 0.
 DEFINED = re.compile(r"^(?:inline |template .*\n)?CUresult (\w+)\([^;\n]*\{", re.M)
 
 
@@ -68,7 +68,7 @@ def header() -> str:
 
 
 def documentation(text: str) -> dict[str, str]:
-    """The comment in front of each function, of all its versions."""
+    """Return the comments before each function, of all its versions."""
     found: dict[str, str] = {}
     for match in re.finditer(
         r"/\*\*((?:(?!\*/).)*?)\*/\s*(?:__CUDA_DEPRECATED )?CUresult CUDAAPI (cu\w+)\(", text, re.S
@@ -78,7 +78,7 @@ def documentation(text: str) -> dict[str, str]:
 
 
 def refusals() -> dict[str, set[str]]:
-    """The errors that each function of the driver answers by itself."""
+    """Return the errors that each function of the driver returns by itself."""
     found: dict[str, set[str]] = {}
     for file in (*sorted(NATIVE.glob("api_*.h")), NATIVE / "driver.cpp"):
         text = file.read_text()
@@ -128,7 +128,7 @@ def test_what_any_call_may_answer_is_documented_with_the_error() -> None:
 
 
 def test_each_error_that_is_answered_has_a_name() -> None:
-    """A client that asks for the name of one gets none otherwise."""
+    """Otherwise a client that asks for an error's name gets none."""
     named = set(re.findall(r"E\((CUDA_\w+),", (NATIVE / "api_device.h").read_text()))
     numbers = {
         name: int(number) for name, number in re.findall(r"(CUDA_ERROR_\w+)\s*=\s*(\d+)", header())

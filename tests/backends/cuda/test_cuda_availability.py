@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from words import raises
+from words import raises, says
 
 from engine.backends.cuda import CudaBackend, availability, why_not_cuda
 from engine.backends.cuda.availability import explain_missing, is_same_model
@@ -21,31 +21,21 @@ def fresh() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("code", "driver", "sentence"),
+    ("code", "driver", "name", "facts"),
     [
-        (35, 0, "No NVIDIA driver is installed on this machine, so there is no GPU to run on."),
-        (
-            35,
-            12020,
-            "The NVIDIA driver supports CUDA 12.2 and CuPy needs 13.0: update the driver, or "
-            "pip install -e '.[cuda12]'.",
-        ),
-        (  # for which there is no CuPy of these versions
-            35,
-            11080,
-            "The NVIDIA driver supports CUDA 11.8 and CuPy needs 13.0: update the driver.",
-        ),
-        (
-            100,
-            13000,
-            "The NVIDIA driver finds no GPU: check nvidia-smi and the variable "
-            "CUDA_VISIBLE_DEVICES.",
-        ),
-        (999, 13000, "CUDA does not start on this machine: cudaErrorUnknown."),
+        (35, 0, "driver_not_installed", ()),
+        (35, 12020, "driver_too_old", ("12.2", "13.0", "pip install -e '.[cuda12]'")),
+        (35, 11080, "driver_too_old", ("11.8", "13.0")),  # no CuPy of these versions supports it
+        (100, 13000, "driver_without_gpu", ()),
+        (999, 13000, "cuda_does_not_start", ("cudaErrorUnknown",)),
     ],
 )
-def test_each_reason_is_a_sentence(code: int, driver: int, sentence: str) -> None:
-    assert explain_missing(code, "cudaErrorUnknown", driver, 13000) == sentence
+def test_each_reason_is_a_sentence(
+    code: int, driver: int, name: str, facts: tuple[str, ...]
+) -> None:
+    why = explain_missing(code, "cudaErrorUnknown", driver, 13000)
+    assert says(why, name, *facts)
+    assert ("pip install" in why) == (driver == 12020)
 
 
 @pytest.mark.usefixtures("fresh")
@@ -53,8 +43,7 @@ def test_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     why = why_not_cuda()
     assert why is not None
-    assert why.startswith("CuPy does not import")
-    assert why.endswith("pip install -e '.[cuda13]'")
+    assert says(why, "cupy_does_not_import", "pip install -e '.[cuda13]'")
     with raises(ToolMissing, "cuda_unavailable", "CuPy"):
         CudaBackend()
 
@@ -89,7 +78,7 @@ def test_another_gpu_than_the_target_does_not_serve(set_local_gpu: Callable[...,
     assert why_not_cuda(find_device("L4")) is None
     why = why_not_cuda(find_device("H200"))
     assert why is not None
-    assert why.startswith("This machine's GPU is NVIDIA L4 and the target is H200: ")
+    assert says(why, "other_gpu_than_target", "NVIDIA L4", "H200")
 
 
 def test_importing_the_backend_imports_no_cupy() -> None:

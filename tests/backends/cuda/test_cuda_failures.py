@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from words import says
 
 from engine.backends.cuda.calls import LOST_CONTEXT, explain
 from engine.base.errors import Status, ToolMissing
@@ -47,7 +48,7 @@ def test_other_errors_are_said_in_their_own_words(error: Exception) -> None:
     error.status = "text"  # type: ignore[attr-defined]
     failure = explain(error, "k")
     assert failure.status is Status.LAUNCH_ERROR
-    assert failure.reason.startswith(f"k could not be launched ({type(error).__name__}: ")
+    assert says(failure.reason, "launch_of_other_cupy", "k", f"({type(error).__name__}: ")
     assert "\n" not in failure.reason
     assert not failure.context_lost
 
@@ -60,7 +61,7 @@ def test_a_sentence_of_ours_stays_as_it_is() -> None:
 
 @pytest.mark.slow
 def test_every_error_after_which_cuda_wants_a_new_process_loses_the_context() -> None:
-    """CUDA's own header says so error by error; a new one must not be missed."""
+    """CUDA's header documents it for each error; new errors must not be missed."""
     from engine.cuda_source.nvrtc import toolchain
 
     header = (toolchain().include_dir / "driver_types.h").read_text(encoding="utf-8")

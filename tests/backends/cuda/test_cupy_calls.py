@@ -1,4 +1,4 @@
-"""The CuPy side without a GPU: the names it uses exist, and its kernel compiles."""
+"""The module that calls CuPy, without a GPU: names that it uses exist, and its kernel compiles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODULES = {
 
 
 def used_names() -> set[tuple[str, str]]:
-    """(member, attribute) of every `self.member.attribute` in the module."""
+    """Return (member, attribute) of every `self.member.attribute` in the module."""
     return {
         (node.value.attr, node.attr)
         for node in ast.walk(ast.parse(SOURCE.read_text()))
@@ -40,7 +40,7 @@ def test_cupy_has_every_name_that_is_used() -> None:
     missing = {
         f"{member}.{name}"
         for member, name in used
-        # A stream's `ptr` is set on instances.
+        # A stream's `ptr` is an attribute of instances.
         if name != "ptr" and not hasattr(MODULES[member], name)
     }
     assert missing == set()

@@ -1,4 +1,4 @@
-"""What is run by hand on a GPU machine, as far as it goes without one."""
+"""Tools for GPU machines, tested as far as possible without a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TESTS = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 def test_gpu_tests_run_one_after_another_unasked() -> None:
-    """Several processes on one GPU would measure each other's work."""
+    """Processes that share a GPU would disturb each other's measurements."""
     one = "backends/cuda/test_cuda_gpu.py::test_fill_covers_exactly_what_it_should"
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", str(TESTS / one)],

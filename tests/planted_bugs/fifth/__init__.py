@@ -1,5 +1,5 @@
-"""A fifth set of bugs: in what a problem's features add, in other people's kernels, behind a
-problem that is too small to show them.
+"""A fifth set of bugs: in the code of a problem's features, in own kernels, and with requested
+problems that are too small to show them.
 
 Written before any of it was run; the same rules hold.
 """

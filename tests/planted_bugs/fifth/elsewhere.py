@@ -1,4 +1,4 @@
-"""Bugs that the problem asked for cannot show: it has one tile, one head, or whole tiles alone."""
+"""Bugs that the requested problem cannot show: it has one tile, one head, or only whole tiles."""
 
 from __future__ import annotations
 

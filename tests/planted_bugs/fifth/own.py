@@ -1,4 +1,4 @@
-"""Bugs in own kernels, written in other people's manner."""
+"""Bugs in own kernels in the style of public ones."""
 
 from __future__ import annotations
 

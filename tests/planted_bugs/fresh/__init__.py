@@ -1,4 +1,4 @@
-"""A fourth set of bugs, over all rungs and kinds, as people who write kernels make them.
+"""A fourth set of bugs, of all rungs and kinds, as they occur when kernels are written.
 
 Written before any of it was run; the same rules hold.
 """

@@ -1,4 +1,4 @@
-"""Wrong order: barriers, copies, mbarriers and products under way."""
+"""Wrong order: barriers, copies, mbarriers and products in flight."""
 
 from __future__ import annotations
 

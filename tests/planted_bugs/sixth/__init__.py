@@ -1,4 +1,4 @@
-"""A sixth set of bugs, of all kinds: over all rungs, backward too, and in three own kernels.
+"""A sixth set of bugs of all kinds: in all rungs, also backward, and in three own kernels.
 
 Written before any of it was run; the same rules hold.
 """

@@ -1,5 +1,5 @@
-"""Bugs in own kernels that no earlier set has: a row's scores in shared memory, squares of
-threads, statistics first.
+"""Bugs in own kernels of kinds that earlier sets lack: a row's scores in shared memory, square
+thread blocks, statistics in a first pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bugs in the rungs without tensor cores of their own PTX, v01 to v07."""
+"""Bugs in the rungs without inline PTX for tensor cores, v01 to v07."""
 
 from __future__ import annotations
 

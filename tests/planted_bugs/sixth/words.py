@@ -3,7 +3,7 @@
 LEFT = (r"leav(es|ing) out", r"left out", r"never visited", r"only the first", r"[Nn]ot visited")
 END = (r"out of bounds", r"behind the (last|end)", r"past", r"padd", r"another (row|head|sequence)")
 UNWRITTEN = (r"uninitial", r"[Nn]ever written", r"not (yet )?written", r"no thread has written")
-# Two CTAs or threads on one place, and then another place without any.
+# Two CTAs or threads write one place, and none writes another.
 SHARED = (r"several CTAs", r"two CTAs", r"race", r"[Nn]ever written")
 RACE = (r"__sync", r"barrier", r"race")
 FUSION = (r"fusion", r"weight", r"\bsplits?\b", r"partial (O|result|sum|maxim)")

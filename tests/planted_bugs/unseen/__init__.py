@@ -1,4 +1,4 @@
-"""Bugs that the checker was not tuned on, and changes that are none.
+"""Bugs that the checker was not tuned on, and changes that are not bugs.
 
 `values`, `places` and `order` are the first set. `planted_bugs.held_out`, `planted_bugs.thin`
 and `planted_bugs.fresh` are later ones.

@@ -44,7 +44,7 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Unseen(Mutation):
-    """A mutation of a kind, on problems of its own where it needs some."""
+    """A mutation of a kind, with its own problems if it needs some."""
 
     kind: Kind = "mask"
     on: tuple[Problem, ...] = field(default=())

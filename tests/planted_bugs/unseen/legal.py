@@ -1,4 +1,4 @@
-"""Changes that a kernel may have: nothing may be said of them."""
+"""Legal changes of a kernel: none may give a finding."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from planted_bugs.unseen.bug import Unseen, rows
 
 _SEVERAL = {"num_ctas": 4, "block_n": 64}
 
-# Three were meant as bugs and are none: of tiles of 64 keys the mask begins in time; the first
-# correction, exp(−inf), wipes out what l began with; and the next stage of V is given back a tile
-# later than its own would be, which only waits longer.
+# Three were meant as bugs but are not: with tiles of 64 keys the mask begins early enough; the
+# first correction, exp(−inf), removes the initial value of l; and the next stage of V is released
+# one tile later than necessary, which only waits longer.
 LEGAL: tuple[Unseen, ...] = (
     *rows(
         "mask",

@@ -1,4 +1,4 @@
-"""Too early, too late or never: barriers, copies, mbarriers, wgmma, registers of a warp."""
+"""Synchronisation too early, too late or missing: barriers, copies, mbarriers, wgmma, registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Right values in a wrong place: addressing, fragments, swizzles, descriptors, stores."""
+"""Correct values in a wrong place: addressing, fragments, swizzles, descriptors, stores."""
 
 from __future__ import annotations
 
