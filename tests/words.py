@@ -30,6 +30,7 @@ _LITERALS = re.compile(r'"(?:[^"\\\n]|\\.)*"(?:\s+"(?:[^"\\\n]|\\.)*")*')
 # A constraint of a kernel's description, which is TOML.
 _CONSTRAINT = re.compile(r'^sentence = (?:"""(.*?)"""|"(.*?)"$)', re.S | re.M)
 _FIELD = re.compile(r"\{[^{}]+\}")
+_FIELD_OF_FIELD = re.compile(r"\{\{…\}:[^{}]*\}")
 _FILLED_IN = re.compile(r"%[-+ #0]*[\d.*]*(?:hh|h|ll|l|z)?[diouxXeEfgGscp]|\{\w+\}")
 
 
@@ -115,7 +116,8 @@ def _is_sentence(node: ast.expr) -> bool:
 
 def _words(node: ast.expr) -> str:
     if isinstance(node, ast.JoinedStr):
-        return "".join(_words(part) for part in node.values)
+        # `{{name}:,}` is a field of a text that is formatted once more.
+        return _FIELD_OF_FIELD.sub("{…}", "".join(_words(part) for part in node.values))
     return str(node.value) if isinstance(node, ast.Constant) else "{…}"
 
 

@@ -101,7 +101,8 @@ def run_apart(run: Callable[[T], int], args: T, file: str, most_s: float = _MOST
     if answer is None:
         raise CompileError(
             f"The process that read {file} ended by {_how(process.exitcode or 0)}: the file is "
-            "damaged, does what cannot be followed, or takes more than this machine has."
+            "damaged, does what cannot be followed, or takes more than this machine has.",
+            code="reading_process_ended",
         )
     return answer
 
@@ -125,7 +126,9 @@ def _serve(answers: Connection, run: Callable[[T], int], args: T) -> None:
         except AttuneError as error:
             answer = error
         except MemoryError:
-            answer = CompileError("The file takes more memory to be read than it may.")
+            answer = CompileError(
+                "The file takes more memory to be read than it may.", code="reading_memory_limit"
+            )
     answers.send(answer)
 
 

@@ -172,7 +172,9 @@ def dtype_of(name: str | None, *variants: str) -> Dtype:
     if name is None:
         return usual_dtype(variants)
     if name not in DTYPES:
-        raise InvalidProblem(f"dtype is one of {', '.join(sorted(DTYPES))}, not {name!r}.")
+        raise InvalidProblem(
+            f"dtype is one of {', '.join(sorted(DTYPES))}, not {name!r}.", code="dtype_name"
+        )
     return DTYPES[name]
 
 
@@ -242,7 +244,7 @@ def read_tensors(q: Any, k: Any, v: Any, *, causal: bool) -> Tensors:
     formats = {name: dtype for name, (_, dtype) in read.items()}
     if len(set(formats.values())) > 1:
         told = ", ".join(f"{name} {dtype}" for name, dtype in formats.items())
-        raise InvalidProblem(f"q, k and v have one format, not {told}.")
+        raise InvalidProblem(f"q, k and v have one format, not {told}.", code="tensor_formats")
     raw = {name: array for name, (array, _) in read.items()}
     batch, heads, seqlen, head_dim = raw["q"].shape
     problem = Problem(
@@ -260,7 +262,8 @@ def read_tensors(q: Any, k: Any, v: Any, *, causal: bool) -> Tensors:
         if raw[name].shape != shape:
             raise InvalidProblem(
                 f"{name} is {list(raw[name].shape)} and belongs to q {list(problem.shape)} as "
-                f"{list(shape)}: [batch, heads, seqlen, head_dim]."
+                f"{list(shape)}: [batch, heads, seqlen, head_dim].",
+                code="tensor_shape",
             )
     return Tensors(Inputs(problem, raw["q"], raw["k"], raw["v"]), q)
 
@@ -272,7 +275,8 @@ def _read(name: str, tensor: Any) -> tuple[Any, Dtype]:
     if dtype not in get_args(Dtype):
         raise InvalidProblem(
             f"{name} is {dtype}: give a tensor of float16, bfloat16 or float32 by NumPy, PyTorch, "
-            "CuPy or another library with DLPack."
+            "CuPy or another library with DLPack.",
+            code="tensor_type",
         )
     if library == "torch":
         import torch
@@ -288,7 +292,8 @@ def _read(name: str, tensor: Any) -> tuple[Any, Dtype]:
     array = np.ascontiguousarray(array)
     if array.ndim != 4:
         raise InvalidProblem(
-            f"{name} has {array.ndim} dimensions: give [batch, heads, seqlen, head_dim]."
+            f"{name} has {array.ndim} dimensions: give [batch, heads, seqlen, head_dim].",
+            code="tensor_dimensions",
         )
     # NumPy has no bfloat16: use its bit patterns.
     raw = array.view(np.uint16) if dtype == "bfloat16" else array
@@ -520,5 +525,7 @@ class AttentionKernel:
         resolved = resolve(request, evaluator().history)
         if resolved.kernel is None:
             why = resolved.device_reason
-            raise InvalidProblem(f"This needs a GPU: name one, for instance gpu='L4'. {why}")
+            raise InvalidProblem(
+                f"This needs a GPU: name one, for instance gpu='L4'. {why}", code="gpu_not_named"
+            )
         return resolved.kernel, request.problem

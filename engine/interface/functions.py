@@ -103,7 +103,10 @@ def recommend_batch(
     asked = of if isinstance(of, AttentionKernel) else kernel(of)
     target = gpu or asked.gpu
     if target is None:
-        raise InvalidProblem("A batch is recommended for a GPU: name one, for instance gpu='L4'.")
+        raise InvalidProblem(
+            "A batch is recommended for a GPU: name one, for instance gpu='L4'.",
+            code="batch_needs_gpu",
+        )
     if "direction" in options:
         given = {"direction": options.pop("direction")}
         options["features"] = {**options.get("features", {}), **given}
@@ -434,7 +437,9 @@ def sweep(
     listed: Sequence[str | Path | AttentionKernel]
     listed = kernels if isinstance(kernels, list | tuple) else [kernels]  # type: ignore[list-item]
     if not listed:
-        raise InvalidProblem("A sweep has no kernel: name one or more.")
+        raise InvalidProblem(
+            "A sweep has no kernel: name one or more.", code="sweep_without_kernel"
+        )
     named = [k for k in listed if isinstance(k, AttentionKernel)]
     gpus = {k.gpu for k in named if k.gpu} | ({gpu} if gpu else set())
     if len(gpus) > 1:
@@ -491,5 +496,5 @@ def _several(name: str, given: OneOrMore) -> tuple[int, ...]:
         tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
     )
     if not values:
-        raise InvalidProblem(f"{name} has no value: give one or more.")
+        raise InvalidProblem(f"{name} has no value: give one or more.", code="axis_without_value")
     return values

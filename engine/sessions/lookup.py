@@ -54,7 +54,8 @@ def open_session(file: str, store: Store | None = None) -> Snapshot:
         return (store or default_store()).open(file)
     raise UnknownName(
         f"{file_label(file)} is neither a file here nor a snapshot of the store: "
-        "`attune sessions` lists those."
+        "`attune sessions` lists those.",
+        code="no_file_no_snapshot",
     )
 
 

@@ -1,4 +1,4 @@
-"""What tests ask of a page that runs in-process."""
+"""Helpers that read a page which runs in-process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import engine.jobs.manager as jobs
 
 
 def until(at: AppTest, done: Callable[[AppTest], bool], timeout_s: float = 240.0) -> AppTest:
-    """Run the page again until `done`, as its polling fragment would."""
+    """Rerun the page until `done(page)` is true, as its polling fragment would."""
     deadline = time.monotonic() + timeout_s
     run_s = 0.0
     while not done(at):
         assert time.monotonic() < deadline, "the page did not get there in time"
-        # A run of the page takes a third of a second of a core, which the job could have used.
+        # A rerun of the page takes a third of a second of CPU time, which delays the job.
         _wait_for_a_job(at_least_s=max(0.1, 2 * run_s), at_most_s=1.0)
         begin = time.monotonic()
         at.run()
@@ -28,7 +28,7 @@ def until(at: AppTest, done: Callable[[AppTest], bool], timeout_s: float = 240.0
 
 
 def _wait_for_a_job(at_least_s: float, at_most_s: float) -> None:
-    """Until a job ends that shows nothing before; without one, `at_least_s`."""
+    """Wait until a job without intermediate results ends; without such a job, `at_least_s`."""
     begin = time.monotonic()
     before = _unfinished_jobs()
     while (waited_s := time.monotonic() - begin) < at_most_s:
@@ -53,17 +53,17 @@ def badge(at: AppTest, label: str) -> str:
 
 
 def compiled(at: AppTest) -> bool:
-    """The preview's figures are there."""
+    """Return True if the preview shows the figures of a compiled kernel."""
     return metric(at, "Registers") != "–"
 
 
 def simulated(at: AppTest) -> bool:
-    """The kernel is simulated: until then the roofline is a bound, and nothing is predicted."""
+    """Return True if the kernel is simulated; before that the page shows only a roofline bound."""
     return badge(at, "Latency") == "predicted"
 
 
 def texts(at: AppTest) -> str:
-    """All that the page says in boxes, captions and Markdown."""
+    """Return the text of all boxes, captions and Markdown of the page."""
     kinds = (at.error, at.warning, at.info, at.success, at.caption, at.markdown, at.text)
     return "\n".join(str(element.value) for kind in kinds for element in kind)
 
@@ -79,7 +79,7 @@ def unescaped(text: str) -> str:
 
 
 def charts(at: AppTest) -> dict[str, dict[str, Any]]:
-    """The figures that the page has sent to the browser, by key; Plotly finds each valid."""
+    """Return the figures that the page sent to the browser, by key, after Plotly validates them."""
     sent = {each["key"]: json.loads(each["figure"]) for each in components(at) if "figure" in each}
     for figure in sent.values():
         go.Figure(figure)
@@ -87,6 +87,6 @@ def charts(at: AppTest) -> dict[str, dict[str, Any]]:
 
 
 def components(at: AppTest) -> list[dict[str, Any]]:
-    """What the page has sent to its components that have data and a key."""
+    """Return the data that the page sent to its components, for those with data and a key."""
     sent = [element.proto.json for element in at.get("bidi_component") if element.proto.json]
     return [each for each in map(json.loads, sent) if isinstance(each, dict) and "key" in each]

@@ -1,4 +1,4 @@
-"""The app in-process: a fresh cache, a fresh sessions folder, and a job manager that is ended."""
+"""Fixtures for the app in-process: cache, sessions folder and job manager of the test process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from engine.sessions import store
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Streamlit collects garbage after each run of a page: in a test run longer than the page takes.
+# Streamlit collects garbage after each run of a page, which takes longer than the page itself.
 config.set_option("runner.postScriptGC", False)
-config.set_option("runner.magicEnabled", False)  # as the app's own file says
-config.set_option("browser.gatherUsageStats", False)  # as it says, too
-metrics_util._MAX_TRACKED_COMMANDS = 0  # counted all the same, for a tenth of a page's time
-# Every AppTest reads the metadata of all installed packages, for a third of a second.
+config.set_option("runner.magicEnabled", False)  # as in the app's config.toml
+config.set_option("browser.gatherUsageStats", False)  # as in the config.toml
+metrics_util._MAX_TRACKED_COMMANDS = 0  # counting takes a tenth of a page's time
+# Every AppTest reads the metadata of all installed packages, which takes a third of a second.
 manifest_scanner.scan_component_manifests = functools.cache(
     manifest_scanner.scan_component_manifests
 )
@@ -34,7 +34,7 @@ manifest_scanner.scan_component_manifests = functools.cache(
 
 @pytest.fixture(scope="session")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled kernels are shared by the tests of one process: compiling is the slow part."""
+    """Return the cache folder that the tests of one process share, since compiling is slow."""
     return own_cache(tmp_path_factory.mktemp("cache"))
 
 
@@ -45,7 +45,7 @@ def sessions_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_shipped_sessions(sessions_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what a test puts into the store is there."""
+    """Hide the shipped snapshots: the store has only those that a test saves."""
     monkeypatch.setattr(store, "SHIPPED", sessions_dir / "nothing-ships")
 
 
@@ -57,7 +57,7 @@ def _isolated(
     monkeypatch.setenv("ATTUNE_SESSIONS", str(sessions_dir))
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(sessions_dir.with_name("data")))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    # AppTest leaves the page table there, which processes that are spawned later would run.
+    # AppTest leaves the page table in __main__, where spawned processes would run it.
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     machine.local_gpu.cache_clear()
     runs.error_maps_of.cache_clear()
@@ -67,7 +67,7 @@ def _isolated(
 
 @pytest.fixture(autouse=True)
 def view_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Failures that a page turned into a sentence. There must be none at a test's end."""
+    """Collect the exceptions that a page shows as a sentence; fail if any is left at the end."""
     failures: list[str] = []
     monkeypatch.setattr(
         widgets._LOG, "exception", lambda *_: failures.append(traceback.format_exc())
@@ -91,10 +91,10 @@ def open_app() -> Callable[..., AppTest]:
         at = AppTest.from_file(str(ROOT / "app" / "page_table.py"), default_timeout=60)
         for name, value in params.items():
             at.query_params[name] = value
-        # Before a first run AppTest takes the name of a page's file for its path in the URL.
+        # Before the first run AppTest uses the name of a page's file as its URL path.
         if page in ("", "tune", "ladder"):
             at.run()
-        # The second run finds what the first has kept for the tab, as every later one does.
+        # The second run starts with the session state of the first, as every later one does.
         return at.switch_page(f"app_pages/{page}.py").run().run() if page else at
 
     return open_

@@ -1,4 +1,4 @@
-"""A job manager whose answers a test decides: for states that a real one reaches rarely."""
+"""A job manager whose answers a test sets, for states that a real one rarely reaches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WRONG = replace(
 
 
 def maps(kernel_is_wrong: bool = False) -> dict[str, Any]:
-    """Arrays as a job leaves them; one NaN where the kernel is wrong."""
+    """Return error maps as a job writes them; with one NaN if the kernel is wrong."""
     tile = np.full((2, 2), 1e-4)
     rows = np.full((128, 64), 1e-4)
     if kernel_is_wrong:
@@ -50,7 +50,7 @@ def maps(kernel_is_wrong: bool = False) -> dict[str, Any]:
 
 
 class FakeManager:
-    """Answers every run with `answer`; compiles are answered with `compile_answer`."""
+    """Answers every run with `answer` and every compile with `compile_answer`."""
 
     def __init__(self) -> None:
         self.submitted: list[dict[str, Any]] = []
@@ -89,7 +89,7 @@ class FakeManager:
 
 
 def done(evaluation: Evaluation) -> dict[str, Any]:
-    """The answer of a job that ended with this evaluation."""
+    """Return the answer of a job that ended with this evaluation."""
     return {"state": "done", "result": encode(evaluation)}
 
 

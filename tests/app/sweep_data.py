@@ -20,7 +20,7 @@ def spec(variants=("v01", "v05"), seqlens=(64, 128), **options) -> SweepSpec:
 
 
 def rows_of(wanted: SweepSpec) -> list[SweepRow]:
-    """Rows with made-up predicted times: less occupancy is faster, so that outliers exist."""
+    """Return rows with made-up predicted times, faster at lower occupancy (outliers)."""
     found = []
     for i, point in enumerate(wanted.space.points(wanted.options)):
         request = point.request

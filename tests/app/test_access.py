@@ -1,4 +1,4 @@
-"""Who reaches the app: the answers of the server's outermost layer, without a server."""
+"""Access checks of the app: answers of the server's outermost ASGI layer, without a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKEN = "s3cret"
 def answer(
     path: str = "/", *, token: str = "", kind: str = "http", server: Any = None, **headers: str
 ) -> Any:
-    """(status, headers, text) of one request, or the code a WebSocket was closed with."""
+    """Return (status, headers, text) of one request, or the close code of a WebSocket."""
     raw, _, query = path.partition("?")
     sent: list[Any] = []
 
@@ -91,7 +91,7 @@ def test_any_other_name_is_refused_with_a_sentence(host: str) -> None:
 @pytest.mark.parametrize(
     "origin",
     [
-        "http://localhost:8502",  # another server of this machine, to which cookies go too
+        "http://localhost:8502",  # another server on this machine, which receives the same cookies
         "http://127.0.0.1:8501",
         "http://localhost",
         "http://evil.example",
@@ -115,7 +115,7 @@ def test_pages_of_other_addresses_are_refused_before_streamlit_sees_them(origin:
 
 @pytest.mark.parametrize("host", ["localhost:8501", "127.0.0.1:8501", "localhost"])
 def test_its_own_pages_get_in(host: str) -> None:
-    for scheme in ("http", "https"):  # behind a proxy the scheme is not known
+    for scheme in ("http", "https"):  # behind a proxy the scheme is unknown
         assert answer(Host=host, Origin=f"{scheme}://{host}")[0] == 200
 
 
@@ -132,7 +132,7 @@ def test_without_the_token_nobody_gets_in() -> None:
 
 
 def signed_in(server: Any, host: str, path: str) -> tuple[str, str]:
-    """(where it leads, the cookie) of a visit with the token."""
+    """Return (redirect location, cookie) of a visit with the token."""
     status, headers, _ = answer(path, server=server, Host=host)
     assert status == 303
     cookie = headers["set-cookie"]
@@ -154,7 +154,7 @@ def test_the_printed_url_becomes_a_cookie_and_leaves_the_address_bar() -> None:
 
 
 def test_the_session_is_bound_to_one_name() -> None:
-    """Other servers of this machine see what `localhost` is sent, and not this name."""
+    """The cookie is set for a name of its own, as all servers on `localhost` share cookies."""
     server, name = AccessControl(PlainTextResponse("the app"), TOKEN), own_name(TOKEN)
     assert name.startswith("attune-")
     assert name.endswith(".localhost")

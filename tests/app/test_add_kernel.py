@@ -1,4 +1,4 @@
-"""The kernels that were added: what the page shows of them, and taking one off the list."""
+"""Own kernels on the Tune page: adding one, what the page shows of it, and removing it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DATA = Path(__file__).resolve().parents[1] / "own_kernels" / "kernels"
 
 @pytest.fixture
 def own_worker() -> Iterator[None]:
-    """A worker of this test alone: one that runs already looks for own kernels elsewhere."""
+    """Start a worker for this test, as a running one looks for own kernels in another folder."""
 
     def end() -> None:
         if (left := use_manager(None)) is not None:
@@ -59,7 +59,7 @@ def test_an_added_kernel_is_a_variant_until_it_is_removed(open_app, tmp_path, mo
 
 
 def test_a_kernel_is_tried_before_it_is_added(open_app, tmp_path, monkeypatch):
-    """A wrong one is said to be wrong, and the button offers to add it all the same."""
+    """For an incorrect kernel the page says so, and the button offers to add it anyway."""
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
     right = (DATA / "float_rows.cu").read_text(encoding="utf-8")
     wrong = right.replace("/ l;", "/ (l + 1.0f);")
@@ -75,7 +75,7 @@ def test_a_kernel_is_tried_before_it_is_added(open_app, tmp_path, monkeypatch):
 
 
 def test_a_float_kernel_is_shown_and_selected_in_its_own_format(open_app, tmp_path, monkeypatch):
-    """The page's FP16 is no reason to turn it away, nor to be asked for FP32 and its mask after."""
+    """An FP32 kernel is accepted on a page set to FP16, which then shows its format and mask."""
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
     text = (DATA / "float_rows.cu").read_text(encoding="utf-8")
     only_causal = text.replace("\nhead_dims =", "\ncausal = [true]\nhead_dims =", 1)
@@ -94,7 +94,7 @@ def test_a_float_kernel_is_shown_and_selected_in_its_own_format(open_app, tmp_pa
     assert at.session_state["variant"] == "float_rows"
     assert at.session_state["dtype"] == "float32"
     assert at.session_state["causal"] is True
-    # A poll of a browser that has not got this page yet has the menu's old choice.
+    # A poll by a browser that does not have this page yet still sends the menu's old value.
     at.session_state["variant"] = before
     at.run()
     assert at.session_state["variant"] == "float_rows"
@@ -116,7 +116,7 @@ def test_another_compilers_machine_code_is_tried_and_added(open_app, tmp_path, m
     at.button(key="add_kernel").click().run()
     at.text_input(key="add_path").set_value(str(tmp_path / "rows.cu")).run()
     assert not says(texts(at), "there_is_no")
-    at.button(key="add_described").click().run(timeout=240)  # the first one builds the executor
+    at.button(key="add_described").click().run(timeout=240)  # the first run builds the executor
     assert [path.name for path in kept_kernels()] == ["rows.cu"]
     assert not at.exception
 

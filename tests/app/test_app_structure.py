@@ -1,4 +1,4 @@
-"""The app's rooms: a change to one page touches one folder."""
+"""Import rules between the app's folders, so that a change of a page stays in its folder."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 APP = Path(__file__).resolve().parents[2] / "app"
 PAGES = {path.stem for path in (APP / "app_pages").glob("*.py")} - {"__init__"}
-# What each folder may import of the app. The rest are folders of one page.
+# Which folders of the app each folder may import; all others are folders of one page.
 MAY_IMPORT = {"shared": {"shared"}, "evaluation": {"evaluation", "shared"}}
 
 
 def imported(path: Path) -> set[str]:
-    """The folders of the app that a module imports from."""
+    """Return the folders of the app that a module imports from."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:

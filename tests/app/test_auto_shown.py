@@ -1,4 +1,4 @@
-"""`auto` in the menus: what it takes stands there, and the page shows that kernel."""
+"""`auto` in the menus: they name the kernel it resolves to, and the page shows that kernel."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_auto_is_the_kernel_that_it_takes(open_app, page):
     if page:
         return
     assert metric(at, "Correctness")
-    # To go on by hand is the same kernel under its own name.
+    # Continuing by hand selects the same kernel under its own name.
     at.button(key="auto_by_hand").click().run()
     assert at.selectbox(key="variant").value == choice.variant.id
     for name, value in choice.config.items():
@@ -71,7 +71,7 @@ def test_a_sweep_of_auto_goes_by_times_that_sessions_hold(open_app):
 
 @dataclass(frozen=True)
 class _Asked(History):
-    """Every kernel as if simulated; counts how often a time was asked for."""
+    """A history with a simulated time for every kernel, which counts how often it is asked."""
 
     work: str = "look up"
     us: float | None = 5.0
@@ -94,10 +94,10 @@ def test_a_final_choice_is_worked_out_once_until_something_changes(monkeypatch):
         return auto.choice_for(problem, "L4"), len(history.asked[0])
 
     assert ask(replace(history, us=None))[1] > 0
-    first, number = ask(history)  # what was not final is asked again
+    first, number = ask(history)  # a choice that was not final is asked for again
     assert (first.is_final, number > 0) == (True, True)
     assert ask(history) == (first, 0)
-    # A time of this problem; one of another problem, which may calibrate; another source.
+    # A time of this problem, one of another problem (it may calibrate), one of another source.
     here = replace(taken(0.5, 128, "ab" * 32), problem=problem)
     mine = replace(taken(9.5, 128, "ab" * 32), variant=first.variant.id)
     for evaluation, changes in ((taken(0.5, 128, "ab" * 32), False), (here, True), (mine, True)):

@@ -1,4 +1,4 @@
-"""Own kernels that cannot be launched, or read, beside others: the pages go on."""
+"""Own kernels that cannot be launched or read do not break the pages for other kernels."""
 
 from __future__ import annotations
 

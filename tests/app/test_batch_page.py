@@ -29,19 +29,19 @@ SERIES = """batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms
 
 @pytest.fixture
 def by_equations(monkeypatch):
-    """No simulated CTA is known, whatever other tests of this process have simulated: what a page
-    says of a kernel changes when its simulation arrives."""
+    """Hide simulated CTA times of other tests in this process: a page shows a kernel differently
+    once it is simulated."""
     monkeypatch.setattr("engine.history.ctas._kept", {})
     monkeypatch.setattr("engine.history.ctas.read_entry", lambda _: None)
 
 
 def ready(at) -> bool:
-    """Its kernel is simulated: until then there is a bound, and nothing is recommended."""
+    """Return True once the kernel is simulated: before that the page recommends nothing."""
     return any(m.label == "Recommended" and m.value != "–" for m in at.metric)
 
 
 def open_batch(open_app, **params):
-    # The first one waits for a C++ compiler.
+    # The first run waits for the C++ compiler.
     return until(open_app("batch", gpu="L4", **params), ready)
 
 
@@ -56,7 +56,7 @@ def cost_per_day(at) -> float:
 
 
 def follow(at, **params):
-    """Click a link of the app, whose values win over what the tab remembers."""
+    """Open a link of the app, whose values replace the session state of the tab."""
     for name, value in params.items():
         at.query_params[name] = value
     at.query_params["link"] = "1"
@@ -99,7 +99,7 @@ def test_a_typed_length_is_a_stop_of_the_slider(open_app):
 
 @pytest.mark.slow
 def test_an_answer_that_arrives_replaces_no_input(open_app, monkeypatch):
-    """A widget with another id is a new one, which has lost the focus and the key under way."""
+    """Widgets keep their id: a new one would lose the focus and the key that is being typed."""
     monkeypatch.setattr("app.shared.runs.COMPILE_WAIT_S", 0.0)
     at = open_app("batch", gpu="L4", variant="v02", dtype="bfloat16", D="32", S="64")
     before = inputs_of(at)
@@ -180,7 +180,7 @@ def test_points_of_a_csv_validate_and_calibrate(open_app):
     assert says(texts(at), "of_measured_values", "4", "4")
     wide = at.dataframe[0].value
     assert list(wide["measured µs"]) == [543.0, 560.0, 750.0, 3620.0]
-    # Quality first: the error on unseen points and its interval's width, before any figure.
+    # First the calibration quality (error on held-out points, interval width), then figures.
     quality = next(m.value for m in at.markdown if "Calibrated on 4 measured points" in m.value)
     assert says(quality, "worst_point_predicted", "line")
     assert says(texts(at), "worst_point_predicted")
@@ -210,7 +210,7 @@ def test_a_wrong_csv_names_line_and_column(open_app, text, name, facts):
     at = upload(open_batch(open_app, batch_tab="Validate"), text)
     assert not at.exception
     assert says(plain_texts(at), name, *facts)
-    assert metric(at, "Recommended")  # the prediction stands without it
+    assert metric(at, "Recommended")  # the prediction does not depend on it
 
 
 def test_the_shipped_l4_study_is_offered_for_its_variant(open_app):
@@ -258,7 +258,7 @@ def test_ticks_stand_where_the_points_are() -> None:
 
 @pytest.mark.slow
 def test_the_study_s_kernel_is_another_one_and_a_link_restores_it(open_app):
-    """No source was recorded with it: calibrated on it, the page answers for that kernel."""
+    """The study recorded no source, so a page calibrated on it describes the study's kernel."""
     at = open_batch(open_app, batch_tab="Validate")
     until(follow(at, points=STUDY), ready)
     assert not at.exception
@@ -288,7 +288,7 @@ def test_saving_keeps_prediction_measurements_and_words(open_app):
     snapshot = default_store().open(info.name)
     origins = [e.latency.origin for e in snapshot.opened()]
     assert origins.count("recorded") == 4
-    assert origins.count("predicted") >= 2  # now, and the recommended batches
+    assert origins.count("predicted") >= 2  # the present batch and the recommended ones
     assert says(snapshot.notes, "of_the_plateau")
     table, points = snapshot.attachments
     assert table.name == "batch.csv"
@@ -329,7 +329,7 @@ def test_an_unsupported_head_dim_is_one_sentence(open_app):
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_ranking_compiles_and_ranks(open_app, monkeypatch):
-    """A short ladder and two GPUs keep the test short; the engine's own tests rank them all."""
+    """Uses a short ladder and two GPUs; tests/choose ranks all of them."""
     from engine.choose.batch import recommend
     from engine.devices import all_devices
     from kernels.ladder import LADDER
@@ -354,7 +354,7 @@ def test_ranking_compiles_and_ranks(open_app, monkeypatch):
     assert says(frame["option"], "accept_it")
     assert any(option.endswith(" T4") for option in frame["option"])
     assert any(option.startswith("Use v02") for option in frame["option"])
-    # Only what is predicted in one way is put in an order.
+    # Only options predicted by the same method are ranked.
     cost = frame["$ per 10⁹ queries"][frame["option"].str.startswith(("Accept", "Use a "))]
     assert cost.dropna().is_monotonic_increasing
 

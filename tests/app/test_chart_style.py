@@ -1,4 +1,4 @@
-"""What all charts share: every scale has values, and two variants have two colours."""
+"""Properties of all charts: every colour scale has values; two variants have two colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The winner map as a figure: colours, ties, words, and names that stay text."""
+"""The winner map as a figure: colours, ties, labels, and names that are not read as markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Compare page: what differs first, regressions, no verdict across machines, empty states."""
+"""The Compare page: differences, regressions, no verdict across machines, empty states."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_two_kernels_of_one_session_are_compared(open_app):
     change = dict(zip(figures["figure"], figures["change"], strict=True))
     assert change["recorded time"] == "2× faster"
     assert metric(at, "Faster") == "1"
-    # The runner-up's column is as wide as what stands in it.
+    # The runner-up's column is as wide as its content.
     [winners] = [d for d in at.dataframe if "runner-up" in d.value]
     assert winners.value["runner-up"][0].startswith("v01, ")
     width_px = json.loads(winners.proto.columns)["runner-up"]["width"]

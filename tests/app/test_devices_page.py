@@ -1,4 +1,4 @@
-"""The GPU table as the Devices page shows it: no blank cells, and what each price is for."""
+"""The Devices page: a GPU table without blank cells, and what each price stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The link that opens a source in an editor: where it leads, and where there is none."""
+"""The link that opens a source in an editor: its target, and when there is no link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCE = Path("/kernels of mine/v99#1.cu")
 
 @pytest.fixture(autouse=True)
 def local(monkeypatch):
-    """A browser on this machine; returns what the tests may change of it."""
+    """Simulate a browser on this machine; return the settings that a test may change."""
     context = SimpleNamespace(url="http://localhost:8501/tune", ip_address=None)
     monkeypatch.setattr(editor, "st", SimpleNamespace(context=context))
     for name in ("ATTUNE_EDITOR", "SSH_CONNECTION"):

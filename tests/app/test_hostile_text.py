@@ -1,4 +1,4 @@
-"""A snapshot whose every text is a probe: no page turns any of it into a link, image or format."""
+"""Snapshots full of Markdown and HTML probes: no page renders any of them as markup."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from engine.search.sweep.journal import SweepJournal, SweepSpec
 from engine.sessions import store as store_module
 from engine.sessions.snapshot import Snapshot, dumps, loads
 
-# What of the probe is alive where it stands unescaped in Markdown.
+# Parts of the probe that take effect if they are unescaped in Markdown.
 ALIVE = re.compile(
     r"!\[evil|\]\(http|<img|\*\*evil|`evil|\$evil|:red\[|:material/evil|:100:|https?://|www\.evil|@evil"
 )
-# Fields that Streamlit shows as text, by the kind of element: no Markdown is read there.
+# Fields that Streamlit shows as plain text, without Markdown, by kind of element.
 PLAIN = {
     *(("text", "body"), ("code", "code_text"), ("code", "language")),
     *(("selectbox", "options"), ("multiselect", "options"), ("multiselect", "default")),
@@ -65,7 +65,7 @@ def elements(node: Node) -> Iterator[Element]:
 
 
 def strings(message: Any) -> Iterator[tuple[str, str]]:
-    """(field, text) of every text in a protobuf message."""
+    """Yield (field, text) for every text in a protobuf message."""
     for field, value in message.ListFields():
         several = isinstance(value, (list, tuple)) or hasattr(value, "append")
         for item in value if several else [value]:
@@ -88,7 +88,7 @@ def alive(text: str) -> list[str]:
 
 
 def check(at: Any) -> int:
-    """Nothing of the probe acts; how many texts of the page hold a piece of it."""
+    """Check that no probe takes effect; return how many of the page's texts contain one."""
     assert not at.exception, at.exception
     seen = 0
     for node in [*elements(at._tree), *blocks(at._tree)]:
@@ -98,7 +98,7 @@ def check(at: Any) -> int:
             seen += "evil" in text
             if (node.type, field) not in PLAIN and field not in ("id", "key", "query_string"):
                 assert not alive(text), (node.type, field, text)
-    for chart in charts(at).values():  # Plotly reads a little HTML, links included
+    for chart in charts(at).values():  # Plotly renders some HTML, including links
         assert "<img" not in json.dumps(chart)
     return seen
 
@@ -144,7 +144,7 @@ def test_figures_stay_as_they_are() -> None:
     "value", one_in(5, [0, 1, 1e-6, 255, 1024, 2**53, 1e15, 1e39, -1, None], 2, slow=3)
 )
 def test_figures_that_validate_break_no_view(open_app, value) -> None:
-    """One value at every place that takes it; a tab may say a sentence, and none fails."""
+    """With an extreme value in every field that accepts it, no tab raises."""
     raw = filled(value, [p for p in NUMBERS if p[0] in ("evaluations", "error_maps")])
     raw["error_maps"] = [raw["error_maps"][0] | {"name": name} for name in ("a__b", "a__b", "c")]
     name = save(loads(json.dumps(raw).encode(), name="evil.json"))
@@ -171,7 +171,7 @@ def test_a_view_that_fails_is_a_sentence_in_its_tab(open_app, monkeypatch, view_
 
 @pytest.fixture
 def hostile_files(hostile: Snapshot, cache_dir: Path) -> Iterator[Path]:
-    """The probe in all that Tune, Batch and Sweep read: sessions, tuned configs, a sweep."""
+    """Put the probe into all files that Tune, Batch size and Sweep read."""
     save(hostile)
     recorded = hostile.opened()[0]
     gpu, variant, problem = "L4", "v05", Problem(1, 1, 128, 64)
@@ -206,5 +206,5 @@ def test_no_text_of_a_file_acts_on_the_other_pages(open_app, page) -> None:
 @pytest.mark.parametrize("tab", one_in(3, SWEEP_TABS))
 def test_no_text_of_a_journal_acts_on_the_sweep_page(open_app, tab) -> None:
     at = open_app("sweep", gpu="L4", sweep="cli-hostile", sweep_tab=tab)
-    assert check(at) >= (tab not in ("Table", "Not timed"))  # those are dataframes
+    assert check(at) >= (tab not in ("Table", "Not timed"))  # these tabs show only dataframes
     assert metric(at, "Done")

@@ -1,4 +1,4 @@
-"""The Kernels page: rungs fill in as they are worked out, and what is known is drawn."""
+"""The Kernels page: figures of the rungs appear as they are computed; known ones at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from engine.versions.verdict_rules import Finding, GateVerdict
 from kernels.ladder import LADDER
 
 PROBLEM = Problem(1, 8, 1024, 64)
-# Rungs that an L4 can run on it: v12 keeps all keys of a head in one CTA.
+# Rungs that an L4 can run on this problem; v12 cannot, as its CTA does not hold all keys.
 POSSIBLE = [
     v
     for v in LADDER
@@ -75,7 +75,7 @@ def jobs() -> Iterator[FakeManager]:
 
 @pytest.mark.slow
 def test_rungs_are_worked_out_one_job_each_and_can_be_cancelled(open_app, jobs, monkeypatch):
-    def unknown(variant, request, *_):  # whatever other tests worked out
+    def unknown(variant, request, *_):  # even if another test computed it
         found = known_rung(variant, request)
         return replace(found, is_complete=bool(found.why_not))
 
@@ -101,7 +101,7 @@ def test_rungs_are_worked_out_one_job_each_and_can_be_cancelled(open_app, jobs, 
 @pytest.mark.usefixtures("jobs")
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_auto_is_simulated_once_every_rung_is_there(open_app, monkeypatch, is_complete):
-    """Beside faster rungs of the table a time that is not known would be no answer."""
+    """Auto waits until every rung has a time, as an unknown one could be the fastest."""
     asked = []
     known = [replace(rung("v10", 33.0), is_complete=is_complete), rung("v01", 2370.0)]
     monkeypatch.setattr(rungs, "of", lambda _: (known, []))
@@ -111,7 +111,7 @@ def test_auto_is_simulated_once_every_rung_is_there(open_app, monkeypatch, is_co
 
 
 def test_two_cancels_at_once_are_one(monkeypatch):
-    """While one waits for the manager the page, in another thread, does the same."""
+    """Two threads cancel at the same time: each job is cancelled once."""
 
     class Meanwhile(FakeManager):
         def cancel(self, job_id):
@@ -143,7 +143,7 @@ def test_what_failed_is_a_sentence_and_not_tried_again(open_app, jobs):
 
 @pytest.mark.usefixtures("jobs")
 def test_the_tree_is_worked_out_once_it_is_opened(open_app, monkeypatch):
-    """To compare all sources takes a third of a second, which nobody should wait for."""
+    """Comparing all sources takes a third of a second, so it waits for the expander."""
     asked = []
     monkeypatch.setattr(overview, "_tree", lambda sources: asked.append(sources) or "v01 and so on")
     at = open_app("ladder", gpu="L4")
@@ -189,7 +189,7 @@ def test_known_figures_are_table_and_chart(open_app, monkeypatch):
     assert says(texts(at), "needs_compute_capability", "9", "0", "L4", "8", "9")
     figure = charts(at)["kernels_chart"]
     assert figure["data"][0]["error_x"]["array"]
-    # One rung at a time: that of the sidebar, then whichever is chosen.
+    # One rung is described: at first the one of the sidebar, then the selected one.
     assert says(
         texts(at).replace("\\", ""), "simulated_where_takes", "Against v08", "19 µs", "18 µs"
     )
@@ -201,7 +201,7 @@ def test_known_figures_are_table_and_chart(open_app, monkeypatch):
 
 
 def test_figures_that_ship_are_there_at_once_and_said_to_be(open_app, jobs, monkeypatch, tmp_path):
-    """Its machine code is compiled where its difference is to be seen."""
+    """Machine code is compiled only when its changes are opened."""
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     jobs.compile_answer = {"state": "queued"}
     at = open_app("ladder", gpu="L4", H="8", S="1024", variant="v09")

@@ -1,4 +1,4 @@
-"""Tune shows what sessions hold of the same problem and GPU, and calibrates on what it may."""
+"""Tune shows known times of the problem and GPU, and calibrates on those of this source."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def taken(us: float, seqlen: int, source_sha256: str) -> Evaluation:
 
 
 def shown(at) -> bool:
-    """Compiled, and every saved session read: a page waits half a second for their files."""
+    """Return True once the kernel is compiled and all saved sessions are read."""
     return compiled(at) and not known_times.unread()
 
 
 def drawn(at, done=shown):
-    """The page after all that it waits for has come."""
+    """Return the page once `done(page)` is true."""
     return until(at, done).run()
 
 
@@ -62,7 +62,7 @@ def known_tables(at) -> list:
 def test_the_shipped_study_stands_beside_the_prediction(open_app):
     at = drawn(open_app(variant="v01", S="128", gpu="L4"), predicted)
     assert not at.exception
-    # Another kernel's time stands in no tile of this one: it has a name and a row of its own.
+    # A time of another kernel is in no tile of this one: it has its own name and row.
     note = next(m for m in at.metric if m.label == "Latency").proto.delta_description
     assert "recorded" not in note
     (known,) = known_tables(at)
@@ -99,7 +99,7 @@ def test_a_sweeps_points_stand_beside_what_is_known_of_them():
     by_point = {r.point: r for r in rows}
     table = frames.beside_known(table, by_point, history_of(*known), "latency µs")
     columns = list(table.columns)
-    # The points are predicted, and no ratio is given of those to a time that was taken.
+    # The points are predicted, so there is no ratio to a measured or recorded time.
     known_head, sdpa_head = columns[columns.index("latency µs") + 1 :][:2]
     assert says(known_head, "known_us_column", "measured")
     assert sdpa_head == "SDPA µs, recorded"

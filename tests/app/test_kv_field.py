@@ -1,4 +1,4 @@
-"""The sidebar's KV: few queries against a long cache, in the URL, empty unless wanted."""
+"""The sidebar's KV length: fewer queries than keys, in the URL, empty by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tab "Live latency" of the Tune page, with streams that the tests write."""
+"""The tab "Live latency" of the Tune page, with streams written by the tests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SWITCH = "Measure continuously"
 
 
 class FakeStreams(FakeManager):
-    """Latency streams, too: each is `queued` until a test says otherwise."""
+    """A fake manager with latency streams; each is `queued` until a test changes its state."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class FakeStreams(FakeManager):
     def read_stream(self, job_id: str, after: int = 0) -> StreamPart:
         return read_samples(self.path(job_id), after)
 
-    # -- what tests do
+    # -- for tests
 
     def path(self, job_id: str) -> Path:
         return self.folder / f"{job_id}.jsonl"
@@ -81,7 +81,7 @@ class FakeStreams(FakeManager):
         return list(self.streams)[-1]
 
     def runs_with(self, samples: list[LatencySample], kind: str = "device_warm") -> str:
-        """The newest job runs and has these samples."""
+        """Set the newest job running with these samples."""
         job_id = self.newest
         self.set(job_id, state="running", stage="Measuring repeatedly")
         if not self.path(job_id).exists():
@@ -93,7 +93,7 @@ class FakeStreams(FakeManager):
 
 @pytest.fixture
 def jobs(monkeypatch, tmp_path, _isolated) -> Iterator[FakeStreams]:
-    # The preview finds its registers in the cache, so that nothing waits for a compile.
+    # The preview finds its registers in the cache and waits for no compile.
     evaluate(EvaluationRequest("v01", Problem(1, 1, 128, 64), gpu="L4", execute=False))
     fake = FakeStreams(tmp_path)
     before = use_manager(fake)
@@ -116,7 +116,7 @@ def flip(at, on: bool):
 
 
 def gpu_samples(count: int = 200, state: bool = True) -> list[LatencySample]:
-    """Ten a second; a power cap in the second quarter, a thermal slowdown in the third."""
+    """Return ten samples a second, the second quarter power-capped, the third thermally slowed."""
     found = []
     for i in range(count):
         quarter = 4 * i // count
@@ -128,7 +128,7 @@ def gpu_samples(count: int = 200, state: bool = True) -> list[LatencySample]:
 
 
 def figure(at) -> dict[str, Any]:
-    """What the page has sent to the chart."""
+    """Return the figure that the page sent to the chart."""
     (drawn,) = charts(at).values()
     return drawn
 
@@ -167,7 +167,7 @@ def test_a_gpu_stream_has_every_panel_and_is_measured(open_tab, jobs):
         HOT: ([pytest.approx(10.0)], [pytest.approx(5.0)]),
     }
     assert drawn["layout"]["uirevision"] == job_id
-    assert {t.get("xaxis", "x") for t in drawn["data"]} == {"x"}  # one time axis for all
+    assert {t.get("xaxis", "x") for t in drawn["data"]} == {"x"}  # all panels share one time axis
 
 
 def test_on_the_cpu_it_is_an_execution_time_and_no_latency(open_tab, jobs):
@@ -232,7 +232,7 @@ def test_the_measurement_follows_the_choice(open_tab, jobs):
     at.run()
     at.number_input(key="S").set_value(256).run()
     assert jobs.streams[old].state == "cancelled"
-    at.run()  # the next look: the choice has settled
+    at.run()  # the next poll: the selection has settled
     assert [j.request["problem"]["seqlen"] for j in jobs.streams.values()] == [128, 256]
     assert switch(at).value
     at.number_input(key="S").set_value(128).run()
@@ -345,7 +345,7 @@ def test_a_long_stream_is_drawn_with_few_points(theme):
     series = LatencySeries()
     series.extend(StreamPart("device_warm", "H200", tuple(gpu_samples(20_000)), 1))
     drawn = latency_stream_chart.latency_stream(series.view(), "job", theme).to_dict()
-    assert json.dumps(drawn)  # as the component sends it
+    assert json.dumps(drawn)  # it can be sent to the component
     points = series.view().times
     assert points is not None
     assert points.at_s.size <= 1_500

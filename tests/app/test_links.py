@@ -1,4 +1,4 @@
-"""Links: what they ask for and cannot have is said; the banner and the notes can be dismissed."""
+"""Links: values that are not available are named; banner and notes can be dismissed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from words import says
 from app.shared import links
 
 APP = Path(links.__file__).parents[1]
-# A tunable without its variant, one that the variant lacks, a letter in the wrong case, nonsense.
+# A tunable without its variant, one that the variant lacks, a wrong case, an unknown name.
 ODD = {"cluster_size": "8", "v14.clusters": "8", "s": "64", "x" * 90: "1"}
 SAID = (
     "cluster_size=8 is left out: a tunable is written with its variant, v14.cluster_size=8",
@@ -66,7 +66,7 @@ def test_what_a_list_or_a_tab_cannot_be_is_named(open_app) -> None:
     assert "sweep_variants=v77" in said
     assert "sweep_presets=nowhere" in said
     assert at.multiselect(key="sweep_variants").value == ["v01"]
-    at = open_app("batch", batch_tab="Curves")  # it has its tabs once the kernel is simulated
+    at = open_app("batch", batch_tab="Curves")  # the tabs appear once the kernel is simulated
     until(at, lambda page: any("there is no such tab" in w.value for w in page.warning))
 
 
@@ -77,7 +77,7 @@ def test_a_variant_is_found_by_its_long_name(open_app) -> None:
 
 
 def names_read_in(folder: str) -> Iterator[str]:
-    """What stands for a key in the calls of `url_state`."""
+    """Return the key expressions in the calls of `url_state`."""
     first = {"seed", "value_of", "chosen", "remembered", "keep", "write"}
     second = {"tabs"}
     third = {"number", "amount", "number_or_none", "text", "toggle", "several", "select"}

@@ -1,4 +1,4 @@
-"""The tab Machine code: what it shows of a reading, whatever state that is in."""
+"""The tab Machine code: what it shows of a reading in each of its states."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CODE = MachineCode(
 
 @pytest.fixture
 def readings(monkeypatch):
-    """Readings by variant; a test fills it."""
+    """Return readings by variant, which a test fills in."""
     made: dict[str, Reading] = {}
 
     def read(request, _version):
@@ -100,13 +100,13 @@ def test_units_stalls_lines_and_the_listing(open_app, readings):
     assert lines["line"].tolist() == ["v01.cu:2"]
     assert lines["wavefronts"].tolist() == ["128 (2.0×)"]
     assert listings(at)["listing"]["listing"]["text"] == list(LISTING.text)
-    assert HOSTILE not in shown  # Markdown gets it disarmed
-    assert says(shown, "hint_saves", "2–10%", "v03")  # as the verdict says it
+    assert HOSTILE not in shown  # it is escaped in Markdown
+    assert says(shown, "hint_saves", "2–10%", "v03")  # as in the verdict line
     assert not at.exception
 
 
 def test_code_without_lines_says_so(open_app, readings):
-    """Another compiler may write none."""
+    """Machine code of another compiler may have no line numbers."""
     readings["v01"] = Reading(replace(CODE, passes=(replace(REPORT, lines=()),)))
     at = open_app(tab="Machine code", gpu="L4")
     assert says(texts(at), "no_line_numbers")

@@ -1,4 +1,4 @@
-"""A run's messages to the browser are held back and come in their order."""
+"""Messages of a run to the browser are batched and keep their order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _word(message: ForwardMsg) -> str:
 
 @dataclass
 class _Run:
-    """As much of Streamlit's context of a run as is used."""
+    """The part of Streamlit's script-run context that the code uses."""
 
     sent: list[str] = field(default_factory=list)
     stops: bool = False
@@ -29,17 +29,17 @@ class _Run:
         self._enqueue = lambda message: self.sent.append(_word(message))
 
     def enqueue(self, word: str) -> None:
-        """Say `word`, as an element of the page."""
+        """Enqueue `word` as an element of the page."""
         message = ForwardMsg()
         message.delta.new_element.markdown.body = word
         self._enqueue(message)
 
     def enqueue_known(self, word: str) -> None:
-        """Say `word`, an element that the browser has: as the reference that Streamlit sends."""
+        """Enqueue `word` as the reference Streamlit sends for an element that the browser has."""
         self._enqueue(ForwardMsg(ref_hash=word))
 
     def enqueue_frame(self, word: str) -> None:
-        """Say `word`, what is no part of the page."""
+        """Enqueue `word` as a message that is no element of the page."""
         message = ForwardMsg()
         message.page_config_changed.title = word
         self._enqueue(message)
@@ -113,7 +113,7 @@ def test_the_frame_of_a_page_waits_for_nothing(run: _Run) -> None:
 
 
 def test_an_element_the_browser_has_keeps_its_place(run: _Run) -> None:
-    """One that came before the container it lies in left the page blank."""
+    """An element sent before its container would leave the page blank."""
     with message_batch.together():
         run.enqueue("container")
         run.enqueue_known("chart")

@@ -1,4 +1,4 @@
-"""What a server prepares at its start."""
+"""What a server imports and prepares at start."""
 
 from __future__ import annotations
 

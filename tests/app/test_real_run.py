@@ -1,4 +1,4 @@
-"""A kernel really runs behind the page, in the job worker, and its result is saved and reopened."""
+"""A kernel runs in the real job worker; its result is saved and reopened."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def test_run_save_and_open_again(open_app):
     at.button(key="save").click().run()
     assert not at.exception
     assert says(texts(at), "saved_as")
-    assert says(texts(at.run()), "saved_as")  # as when a prediction arrives
+    assert says(texts(at.run()), "saved_as")  # also on the rerun after a prediction arrives
     (info,) = [i for i in default_store().list() if not i.shipped]
 
-    # A reload finds the result again: the journal remembers, not the browser.
+    # After a reload the result is still there: it is kept in the journal, not the browser.
     again = open_app(S="64")
     assert metric(again, "Correctness") == "Passed"
 
@@ -32,4 +32,4 @@ def test_run_save_and_open_again(open_app):
     assert info.title in set(lists[0]["title"])
     assert metric(sessions, "Correctness") == "Passed"
     assert badge(sessions, "Latency") == "predicted"
-    assert "http://evil" not in texts(sessions)  # only ever escaped
+    assert "http://evil" not in texts(sessions)  # it is always escaped

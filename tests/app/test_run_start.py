@@ -1,4 +1,4 @@
-"""When the messages with which a run begins reach the browser, and in which order."""
+"""When the first messages of a run reach the browser, and in which order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Say = Callable[[ForwardMsg], Awaitable[None]]
 def _browser_gets(
     page: Callable[[_Say, list[ForwardMsg]], Awaitable[None]], longest_s: float
 ) -> list[ForwardMsg]:
-    """What has come to the browser when the connection ends. `page` may look at it before."""
+    """Return the messages received until the connection ends; `page` may read them before."""
     got: list[ForwardMsg] = []
 
     async def send(message: Message) -> None:

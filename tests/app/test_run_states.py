@@ -1,4 +1,4 @@
-"""What the Tune page shows of a run: running, done, wrong, failed, cancelled, stale, measured."""
+"""The Tune page for each state of a run: running, done, wrong, failed, cancelled, stale."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def jobs() -> Iterator[FakeManager]:
 
 @pytest.fixture
 def compiled_cache(_isolated) -> None:
-    """The preview finds its registers in the cache, so that nothing waits for a compile."""
+    """Fill the cache, so that the preview waits for no compile."""
     evaluate(EvaluationRequest("v01", Problem(1, 1, 128, 64), gpu="L4", execute=False))
 
 
@@ -127,7 +127,7 @@ def test_what_was_never_written_is_said_before_errors_within_the_tolerance(open_
     table = at.dataframe[0].value
     assert says(table["note"][0], "numbers_among_elements", "512")
     assert any(b.label == f"v01\\_fa1\\_baseline.cu:{number} `{line}`" for b in at.button)
-    # What went wrong stands before the maps, and the table after them.
+    # The findings come before the error maps.
     before, maps_on = texts(at).split(c.findings[0].sentence, 1)
     assert says(maps_on, "where_error_is")
     assert not says(before, "where_error_is")
@@ -209,7 +209,7 @@ def test_a_failed_run_gives_cause_next_step_and_log(open_app, jobs, status, reas
 
 
 def test_the_time_of_what_auto_takes_is_asked_for_after_a_run(open_app, jobs, monkeypatch):
-    """A faster kernel without a time was named, and stayed without one."""
+    """After a run, the time of the faster kernel that `auto` names is asked for."""
     judge, estimate = verdict_line.verdict_of, History.estimate
     looked_up: list[tuple[History, str]] = []
     asked: list[History] = []
@@ -223,11 +223,11 @@ def test_the_time_of_what_auto_takes_is_asked_for_after_a_run(open_app, jobs, mo
         return estimate(history, kernel, problem)
 
     monkeypatch.setattr(verdict_line, "verdict_of", untimed)
-    monkeypatch.setattr(verdict_line, "_reading", lambda *_: None)  # the machine code is read
+    monkeypatch.setattr(verdict_line, "_reading", lambda *_: None)  # no reading of machine code
     monkeypatch.setattr(missing_kernels, "jobs_for", lambda history, _: asked.append(history) or ())
     monkeypatch.setattr(History, "estimate", look_up)
     at = open_app(gpu="L4")
-    assert not asked  # a slider's steps ask for nothing
+    assert not asked  # moving a slider asks for nothing
     jobs.answer = done(BASE)
     at = run(at)
     taken = choose(BASE.problem, find_device("L4"), None, History(work="look up")).variant.id
@@ -240,7 +240,7 @@ def test_a_failed_run_says_its_cause_whichever_tab_is_open(open_app, jobs):
     jobs.answer = failed(NOT_RUN, Status.COMPILE_ERROR, reason)
     at = run(open_app())
     assert [plain_markdown(reason) in box.value for box in at.error] == [True]
-    assert "next: " in texts(at)  # by the verdict, once
+    assert "next: " in texts(at)  # in the verdict line, once
     assert "Next: " not in texts(at)
 
 
@@ -432,7 +432,7 @@ def test_a_queued_reading_of_machine_code_is_cancelled_when_the_slider_moves_on(
     assert [r["problem"]["seqlen"] for r in jobs.submitted] == [128]
     at.session_state["S"] = 192
     at.run()
-    assert not jobs.cancelled  # it has begun
+    assert not jobs.cancelled  # it is running already
     jobs.compile_answer = {"state": "queued"}
     at.session_state["S"] = 256
     at.run()

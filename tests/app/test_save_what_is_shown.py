@@ -1,4 +1,4 @@
-"""Save keeps what the page shows, with its source, and a restored file is run again."""
+"""Save stores the shown evaluation with its source; a restored file can be run again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_current_result_is_saved_as_it_stands_with_its_source(open_app, jobs):
 
 
 def test_after_an_edit_the_old_result_is_not_saved_as_if_it_were_current(open_app, jobs):  # noqa: F811
-    jobs.answer = done(replace(BASE, source_sha256="ab" * 32))  # of the source before the edit
+    jobs.answer = done(replace(BASE, source_sha256="ab" * 32))  # the source before the edit
     at = run(until(open_app(gpu="L4"), compiled))
     assert says([m.delta for m in at.metric], "older_source")
     shown = next(m.value for m in at.metric if m.label == "Registers")

@@ -1,4 +1,4 @@
-"""The Sessions page: three empty states, search, damage, opening, removing, hostile text."""
+"""The Sessions page: empty states, search, damaged files, opening, removing, hostile text."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_many_snapshots_come_by_pages(open_app, monkeypatch):
     assert sorted(seen) == sorted(names)
     assert says(texts(at), "snapshots_shown", "5 to 5 of 5")
     at.text_input(key="session_text").set_value("Session").run()
-    at.text_input(key="session_text").set_value("Session 3").run()  # one is left, and no page
+    at.text_input(key="session_text").set_value("Session 3").run()  # one page
     assert list(at.dataframe[0].value["title"]) == ["Session 3"]
 
 
@@ -159,7 +159,7 @@ def test_a_damaged_file_is_listed_and_opens_as_one_sentence(open_app, sessions_d
     assert list(listed.columns[:2]) == ["title", "damage"]
     broken = listed[listed["damage"] != ""].iloc[0]
     assert says("The file " + broken["damage"], "snapshot_no_json")
-    assert broken["latency"] == ""  # nothing is known of it
+    assert broken["latency"] == ""  # a damaged file has no figures
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "missing.json", "a" * 500, "<b>.json"])
@@ -176,7 +176,7 @@ def test_hostile_text_stays_text(open_app):
     assert not at.exception
     rendered = [e.value for kind in (at.markdown, at.caption, at.success) for e in kind]
     assert not any("![x](" in text or "<script>" in text for text in rendered)
-    assert any(HOSTILE in t.value for t in at.text)  # st.text interprets nothing
+    assert any(HOSTILE in t.value for t in at.text)  # st.text reads no markup
 
 
 def test_remove_moves_to_the_trash_and_says_so(open_app, sessions_dir):
@@ -229,7 +229,7 @@ def test_an_uploaded_table_becomes_a_recorded_session(open_app):
     at = open_app("sessions")
     at.file_uploader(key="session_upload").set_value(("mine.csv", table, "text/csv"))
     at.run()
-    assert len(at.error) == 1  # it does not say which kernel, on which GPU
+    assert len(at.error) == 1  # the file names no kernel and no GPU
     at.text_input(key="import_variant").set_value("v01").run()
     at.text_input(key="import_gpu").set_value("L4").run()
     at.button(key="session_import").click().run()
@@ -267,9 +267,7 @@ def test_what_to_try_next_is_compiled_by_the_worker_and_ordered(open_app, monkey
     monkeypatch.setattr(advice, "LADDER", SimpleNamespace(of=lambda _: LADDER[:2]))
     name = save("Advice", replace(BASE, problem=replace(BASE.problem, seqlen=512)))
     at = open_app("sessions", session=name)
-    assert not any(
-        says(d.value, "expected_gain") for d in at.dataframe
-    )  # nothing until it is opened
+    assert not any(says(d.value, "expected_gain") for d in at.dataframe)  # empty until it is opened
     at.session_state["session_advice"] = True
     at.run()
     assert not at.exception

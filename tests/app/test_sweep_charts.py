@@ -1,4 +1,4 @@
-"""The winner map of a sweep: a cell whose first place is shared has a sign."""
+"""The winner map of a sweep marks cells with a shared first place."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ COLORS = {"v01": "#111111", "v05": "#222222"}
 
 @pytest.fixture(autouse=True)
 def _no_sweeps_of_other_tests(_isolated, tmp_path):
-    """Each test begins with an empty list of jobs, and shares the compiled kernels."""
+    """Start each test with an empty list of jobs and the shared compiled kernels."""
     own = JobManager(tmp_path / "jobs")
     before = use_manager(own)
     yield
@@ -49,7 +49,7 @@ def _no_sweeps_of_other_tests(_isolated, tmp_path):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished sweep of v05 over two lengths: 4 points, compiled and predicted only."""
+    """Return a finished sweep of v05 over two lengths: 4 points, compiled and predicted only."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         made = JobManager(tmp_path_factory.mktemp("finished") / "jobs")
@@ -69,7 +69,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def swept(open_app, finished):
-    """Open the page with that sweep."""
+    """Return a function that opens the page with the finished sweep."""
 
     def open_(**params):
         use_manager(finished)
@@ -152,11 +152,11 @@ def test_a_sweep_in_which_everything_is_excluded_says_why(open_app):
     manager().submit_sweep(SweepSpec(Space(("v01",), problems), SweepOptions(gpu="L4")))
     at = until(open_app("sweep", gpu="L4"), lambda at: any(m.label == "Took" for m in at.metric))
     assert any(says(note.value, "none_points_time", "2") for note in at.info)
-    assert not at.error  # what constraints exclude is no failure
+    assert not at.error  # points excluded by constraints are no failures
     assert not at.exception
 
 
-@pytest.mark.exhaustive  # stories in a browser and tests of jobs do it, too
+@pytest.mark.exhaustive  # browser stories and tests of jobs cover it
 def test_cancel_keeps_what_there_is_and_resume_goes_on(open_app):
     wanted = spec(("v06",), (64,))
     tunables = {"threads_per_row": (4,), "num_splits": (1, 2, 4, 8)}
@@ -204,7 +204,7 @@ def test_charts_draw_the_engine_frames():
     lines = sweep_charts.parallel(*parallel_coordinates(one_problem), DARK)
     assert [d.label for d in lines.data[0].dimensions][-1] == "latency"
     splits = next(d for d in lines.data[0].dimensions if d.label == "num splits")
-    assert splits.ticktext[0] == sweep_charts.LACKS  # v01 has no such tunable
+    assert splits.ticktext[0] == sweep_charts.LACKS  # v01 lacks this tunable
     bars = sweep_charts.importance(tunable_importance(frame), COLORS, DARK)
     assert any("num_splits" in name for name in bars.data[0].y)
     scattered = occupancy_frame(one_problem)
@@ -264,7 +264,7 @@ def test_a_chosen_row_is_taken_to_tune(swept):
     assert at.select_slider(key="v05.num_splits").value == frame["num splits"].iloc[1]
     assert "link" not in at.query_params
     at.number_input(key="S").set_value(96).run()
-    assert at.number_input(key="S").value == 96  # the link counts once
+    assert at.number_input(key="S").value == 96  # the link is applied once
 
 
 def test_failures_are_rows_with_reasons():
@@ -305,7 +305,7 @@ def test_the_axes_stand_in_the_url(open_app):
 
 
 class AskedManager(JobManager):
-    """Writes down which sweeps it is asked for, and begins none."""
+    """Records the sweeps it is asked for and starts none."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -334,7 +334,7 @@ def test_where_it_runs_and_what_the_inputs_hold_reach_the_manager(open_app, aske
 
 
 def test_a_link_names_no_cluster(open_app):
-    """What a scheduler sends is unpickled: an address comes from the keyboard alone."""
+    """A link cannot set a scheduler address, as data from a scheduler are unpickled."""
     at = open_app("sweep", gpu="L4", variant="v01", sweep_on="tcp://evil.example:1", link="1")
     assert at.text_input(key="sweep_on").value == ""
     at.text_input(key="sweep_on").set_value("tcp://10.0.0.5:8786").run()
@@ -388,7 +388,7 @@ def test_a_sweep_of_the_command_line_is_looked_at(open_app, cache_dir):
     at.run()
     assert says(texts(at), "finished_after")
     assert not at.exception
-    book.begin(wanted)  # gone on with, and killed
+    book.begin(wanted)  # resumed, then killed
     long_ago = time.time() - 60
     os.utime(book.path, (long_ago, long_ago))
     at = open_app("sweep", gpu="L4", sweep="cli-looked-at")
@@ -411,7 +411,7 @@ def test_the_best_is_kept_taken_and_forgotten(open_app, finished):
     kept = next(e for e in load_tuned() if e.problem_class.startswith("D64 fp16 S33-64 "))
     assert kept.origin == "predicted"
     assert says(texts(at), "kept_now_of")
-    # Tune's sidebar offers it, and takes it only when asked to.
+    # Tune's sidebar offers the tuned config and uses it only on a click.
     at.switch_page("app_pages/tune.py").run()
     assert "**tuned**" in texts(at)
     at.button(key="tuned_use").click().run()
@@ -451,7 +451,7 @@ def test_a_prediction_does_not_replace_a_measurement(swept):
 
 
 def test_a_damaged_file_of_tuned_configs_is_one_sentence(swept):
-    at = swept(sweep_tab="Keep", variant="v05")  # what older links call the tab
+    at = swept(sweep_tab="Keep", variant="v05")  # the name of the tab in older links
     assert not at.warning
     assert at.query_params["sweep_tab"] == "Tuned configs"
     tuned_path().parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A sweep's rows as a frame that grows, and what is kept of what was made from it."""
+"""A sweep's rows as a growing frame, and the cache of what is derived from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_rows_are_read_in_as_they_come_like_the_whole():
     for count in (1, 2, 2, 7, len(rows)):
         kept.update(rows[:count], is_over=True)
         pd.testing.assert_frame_equal(kept.frame, sweep_frame(rows[:count]))
-    assert kept.version == 4  # one less than updates: nothing had changed
+    assert kept.version == 4  # one less than the updates, since one changed nothing
     count = kept.cached("count", lambda: len(kept.rows))
     kept.update(rows, is_over=True)
     assert kept.cached("count", lambda: -1) == count == len(rows)
@@ -48,7 +48,7 @@ def test_a_running_sweep_is_not_rebuilt_at_every_tick():
 @settings(max_examples=5, deadline=None)
 @given(st.permutations(ROWS), st.integers(1, 5))
 def test_in_any_order_and_portion_the_frame_is_the_whole(order: list[SweepRow], step: int):
-    # The first tunables, times and reasons may come late: kinds of columns change on the way.
+    # Tunables, times and reasons may appear late, so column types change meanwhile.
     kept = ResultRows()
     for count in range(step, 25, step):
         kept.update(order[:count], is_over=True)
@@ -61,7 +61,7 @@ def test_other_finals_are_other_places(monkeypatch):
     kept.update(ROWS, is_over=True)
     rows = FilteredRows(kept, "a sweep", None, ())
     first = problem_results(ROWS)
-    slow = [replace(r, places=r.places[::-1]) for r in first]  # measured again, say
+    slow = [replace(r, places=r.places[::-1]) for r in first]  # for instance measured again
     tables = [results._places(rows, each, each) for each in (first, slow)]
     assert tables[0].index[0] == first[0].places[0].point
     assert tables[1].index[0] == first[0].places[-1].point

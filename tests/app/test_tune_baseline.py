@@ -1,4 +1,4 @@
-"""Tune with a pinned baseline, and its tab of all variants."""
+"""Tune with a pinned baseline, and the tab with all variants."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_the_six_figures_show_how_they_differ_from_what_is_pinned(open_app):
     at = until(at, compiled)
     change = int(metric(at, "Registers")) - int(before)
     assert note(at, "Registers") == f"{'+' if change > 0 else '−'}{abs(change)}, was {before}"
-    until(at, lambda page: "faster, was" in note(page, "Latency"))  # once it is simulated
+    until(at, lambda page: "faster, was" in note(page, "Latency"))  # after the simulation
     at.number_input(key="S").set_value(128).run()
     at = until(at, compiled)
     assert says(note(at, "Latency"), "another_problem")
-    again = until(open_app(gpu="L4", variant="v01", S="64"), compiled)  # a reload, another tab
+    again = until(open_app(gpu="L4", variant="v01", S="64"), compiled)  # a reload in another tab
     assert says(note(again, "Registers"), "as_pinned")
     again.button(key="unpin").click().run()
     assert "Pinned:" not in texts(again)
@@ -39,7 +39,7 @@ def test_the_six_figures_show_how_they_differ_from_what_is_pinned(open_app):
 
 @pytest.mark.exhaustive
 def test_every_variant_stands_side_by_side_with_a_link_to_the_sweep(open_app, monkeypatch):
-    """Of a short ladder, which is compiled and simulated sooner."""
+    """Uses a short ladder, which is compiled and simulated sooner."""
     rungs = [LADDER.by_id(name) for name in ("v01", "v02", "v05", "v08", "v12", "v15")]
     monkeypatch.setattr("app.tune.variants.LADDER", SimpleNamespace(of=lambda _: rungs))
     at = open_app(gpu="L4", variant="v01", S="128", tab="Variants")
@@ -56,7 +56,7 @@ def test_every_variant_stands_side_by_side_with_a_link_to_the_sweep(open_app, mo
     assert list(table.columns)[-1] == "config"
     assert says(texts(at), "needs_compute_capability", "v15", "9", "0")
     row = table.set_index("variant").loc["v01"]
-    assert row["predicted"]  # the study's times are of another kernel, and stand in rows of its own
+    assert row["predicted"]  # times of the study are of another kernel, in other rows
     assert "known" not in table.columns
     assert len(charts(at)["variants_chart"]["data"]) > 4
     (link,) = [x for x in at.get("page_link") if "Sweep all" in x.proto.label]

@@ -80,8 +80,8 @@ def test_a_link_restores_every_choice(open_app):
         dtype="bfloat16", schedule="random", seed="7", **{"v05.num_splits": "16"},
     )  # fmt: skip
     assert not at.exception
-    assert at.query_params["seed"] == "7"  # of a widget that is not drawn yet
-    at.session_state["execution"] = True  # the expander opens
+    assert at.query_params["seed"] == "7"  # of a widget that is not drawn yet, and so not dropped
+    at.session_state["execution"] = True  # open the expander
     at.run()
     assert at.selectbox(key="variant").value == "v05"
     assert [at.number_input(key=k).value for k in ("B", "H", "S", "D", "seed")] == [
@@ -195,7 +195,7 @@ def test_more_is_open_where_a_link_sets_something_in_it(open_app):
     at = open_app(variant="v08", window="64")
     assert is_open(at)
     at.number_input(key="window").set_value(None).run()
-    assert is_open(at)  # what closes it is a click
+    assert is_open(at)  # only a click closes it
 
 
 def test_what_is_set_under_more_is_kept_while_it_is_closed(open_app):
@@ -216,9 +216,9 @@ def test_a_machine_without_a_gpu_says_so_in_a_chip(open_app):
 
 def test_each_tab_has_its_content(open_app):
     at = until(open_app(tab="Occupancy"), compiled)
-    assert len(charts(at)) in (6, 7)  # one more where its machine code was read before
+    assert len(charts(at)) in (6, 7)  # one more if another test has read its machine code
     at = until(open_app(tab="Latency", H="3"), simulated)
-    assert list(charts(at)) == ["terms"]  # one time stands beside nothing
+    assert list(charts(at)) == ["terms"]  # a single time has no bar chart
     assert "predicted" in texts(at)
     at = open_app(tab="Correctness")
     assert says(texts(at), "not_run_yet")

@@ -14,7 +14,7 @@ from app.shared import url_state
 
 
 class Url(MutableMapping[str, Any]):
-    """What `st.query_params` does with texts and lists of them, counting the writes."""
+    """A stand-in for `st.query_params` that counts writes."""
 
     def __init__(self) -> None:
         self.said: dict[str, list[str]] = {}
@@ -66,7 +66,7 @@ def test_a_run_whose_url_is_older_than_the_last_write_writes_again(
     step(value)
     shown = dict(url.said)
     step(between)
-    url.said = dict(shown)  # the browser asks for the next run first, and gets `between` then
+    url.said = dict(shown)  # the browser requests the next run before it receives `between`
     writes = url.writes
     step(value)
     assert url.writes > writes

@@ -1,4 +1,4 @@
-"""The working session: every run is collected, on disk first, and survives tab and server."""
+"""The working session: every run is journaled and survives a reload and a server restart."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_run_is_in_the_journal_before_it_ends_and_collected_by_any_tab(open_ap
     run(open_app())
     assert only_session().expected == ("job-1",)
     assert only_session().evaluations == ()
-    # That tab is gone; the run ends; another tab opens another page.
+    # The tab is closed, the run ends, and another tab opens another page.
     jobs.arrays = maps()
     ended = replace(BASE, config={"block_n": 64, "threads_per_row": 4, "num_splits": 4})
     jobs.answer = done(ended)
@@ -52,7 +52,7 @@ def test_a_run_is_in_the_journal_before_it_ends_and_collected_by_any_tab(open_ap
     assert only_session().expected == ()
     table = next(d for d in at.dataframe if "outcome" in d.value)
     assert list(table.value["outcome"]) == ["tried"]
-    # What was tried is longer than its column: the rows have room for two lines.
+    # A text longer than its column wraps: rows are two lines high.
     assert len(table.value["what"].iloc[0]) > 64
     assert table.proto.row_height == 44
 

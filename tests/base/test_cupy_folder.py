@@ -1,4 +1,4 @@
-"""CuPy imports where the home folder cannot be written."""
+"""CuPy can be imported if the home folder is not writable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_home_that_cannot_be_written_gets_a_folder_for_this_process(tmp_path: 
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     ).stdout.strip()
     assert Path(made).parent == tmp_path
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]  # gone with the process
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]  # removed with the process
 
 
 def test_a_chosen_folder_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which compiler is taken, and what is said when there is none."""
+"""Which C++ compiler is used, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.cuda_on_host.build import compile_flags
 
 @pytest.fixture
 def path_folder(tmp_path, monkeypatch):
-    """The only folder on the search path."""
+    """Return a folder that is the whole search path."""
     monkeypatch.delenv("ATTUNE_CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
@@ -46,7 +46,7 @@ def test_no_compiler_says_how_to_get_one():
     [
         ("g++", "g++ (Debian 12.2.0-14) 12.2.0", "gcc"),
         ("clang++", "Debian clang version 14.0.6", "clang"),
-        ("g++", "Apple clang version 15.0.0", "clang"),  # macOS calls clang g++
+        ("g++", "Apple clang version 15.0.0", "clang"),  # on macOS g++ is clang
         ("zig-c++", "clang version 21.1.0 (https://github.com/ziglang/zig-bootstrap)", "zig"),
     ],
 )
@@ -55,7 +55,7 @@ def test_families(path_folder, monkeypatch, name, version, family):
     monkeypatch.setenv("ATTUNE_CXX", str(path_folder / name) if family == "zig" else "")
     toolchain = find_toolchain()
     assert toolchain.family == family
-    # zig knows no language of preprocessed C++.
+    # zig does not support preprocessed C++ as a language.
     assert (toolchain.preprocessed_language == "c++") == (family == "zig")
     assert toolchain.version == version
     assert ("-fno-gnu-unique" in compile_flags(toolchain, check=False)) == (family == "gcc")

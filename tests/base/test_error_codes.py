@@ -1,4 +1,4 @@
-"""Errors have codes that stay where their words change."""
+"""Errors have codes, which do not depend on their wording."""
 
 from __future__ import annotations
 

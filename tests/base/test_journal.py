@@ -1,4 +1,4 @@
-"""The journal: damaged or half-written lines cost nothing but themselves."""
+"""The journal: damaged or incomplete lines are skipped, all others are read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_cut_off_line_damages_only_itself(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     files.append_event(path, {"a": 1})
     with path.open("ab") as file:
-        file.write(b'\n{"event": "fini')  # a crash in mid-write
+        file.write(b'\n{"event": "fini')  # a crash while writing
     events, offset = files.read_events(path, 0)
     assert events == [{"a": 1}]
     files.append_event(path, {"c": 3})

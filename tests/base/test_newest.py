@@ -10,7 +10,7 @@ from engine.base.newest import Newest
 def test_for_a_new_entry_the_oldest_goes() -> None:
     kept: Newest[str, int] = Newest(2)
     kept["a"], kept["b"] = 1, 2
-    kept["b"] = 3  # no new one
+    kept["b"] = 3  # not a new key
     assert kept == {"a": 1, "b": 3}
     kept["c"] = 4
     assert kept == {"b": 3, "c": 4}
@@ -25,6 +25,6 @@ def test_threads_may_share_it() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(fill, range(0, 80_000, 20_000)))
-    assert len(kept) <= 3 + 4  # of each thread one that was added meanwhile
+    assert len(kept) <= 3 + 4  # each thread may have added one meanwhile
     kept[-1] = -1
     assert len(kept) == 3

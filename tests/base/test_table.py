@@ -1,4 +1,4 @@
-"""Tables: which columns are figures; CSV in which no text is a formula to a spreadsheet."""
+"""Tables: which columns are numbers; no text in CSV acts as a spreadsheet formula."""
 
 from __future__ import annotations
 

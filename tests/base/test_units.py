@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Formatting of numbers with units."""
 
 from __future__ import annotations
 

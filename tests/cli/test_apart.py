@@ -1,4 +1,4 @@
-"""Work in a process with limits: its crash, its greed and its end are one sentence here."""
+"""Work in a process with limits: a crash, too much memory and a timeout are one-sentence errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def prints(args: argparse.Namespace) -> int:
 
 
 def refuses(_: argparse.Namespace) -> int:
-    raise UnknownName("There is no such entry.")
+    raise UnknownName("There is no such entry.", code="cubin_entry_unknown")
 
 
 def crashes(_: argparse.Namespace) -> int:
@@ -48,15 +48,17 @@ def test_it_prints_here_and_gives_its_code(capfd: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("work", "kind", "words"),
+    ("work", "kind", "code", "facts"),
     [
-        (refuses, UnknownName, "no such entry"),
-        (crashes, CompileError, "k.cubin ended by SIGSEGV"),
-        pytest.param(grows, CompileError, "more memory", marks=pytest.mark.slow),
+        (refuses, UnknownName, "cubin_entry_unknown", ("no such entry",)),
+        (crashes, CompileError, "reading_process_ended", ("k.cubin", "SIGSEGV")),
+        pytest.param(grows, CompileError, "reading_memory_limit", (), marks=pytest.mark.slow),
     ],
 )
-def test_its_end_is_one_sentence(work, kind: type[AttuneError], words: str) -> None:
-    with pytest.raises(kind, match=words):
+def test_its_end_is_one_sentence(
+    work, kind: type[AttuneError], code: str, facts: tuple[str, ...]
+) -> None:
+    with raises(kind, code, *facts):
         run_apart(work, argparse.Namespace(), "k.cubin")
 
 

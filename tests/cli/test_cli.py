@@ -1,4 +1,4 @@
-"""The command line as a script sees it: one JSON object, exit codes, one-sentence errors."""
+"""The command line: JSON output, exit codes, one-sentence errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_coverage_by_line(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert says(out, "lines_device_code")
     assert "v01_fa1_baseline.cu" in out
-    assert says(out, "not_executed_so")  # the other dtype's branch of element.cuh
+    assert says(out, "not_executed_so")  # the branch of element.cuh for the other dtype
     code, encoded = run_json(capsys, *shape, "--check", "--json")
     assert code == 0
     assert encoded["line_coverage"][0]["file"] == "v01_fa1_baseline.cu"
@@ -62,23 +62,21 @@ def test_coverage_by_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_cache_folder_that_cannot_be_made_is_said_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not after a minute of builds that it cannot keep."""
+    """It is an error before the builds, which could not be stored."""
     (tmp_path / "file").write_text("")
     for folder, why in (("file", "not a folder"), ("file/cache", "Not a directory")):
         monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path / folder))
         assert main(EVALUATE) == 2
-        assert (
-            f"{tmp_path / folder}, which cannot be made ({why}): set it" in capsys.readouterr().err
-        )
+        assert says(capsys.readouterr().err, "cache_not_made", str(tmp_path / folder), why)
 
 
 def test_a_cache_folder_that_cannot_be_written_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
+    monkeypatch.setattr("os.access", lambda *_: False)  # as root can write everywhere
     assert main(["devices"]) == 0
-    assert "cannot be written, so that what is compiled is not kept" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "compiled_kept_nowhere", str(tmp_path))
 
 
 def test_a_usual_cache_folder_that_cannot_be_made_is_warned_of_once(
@@ -90,7 +88,7 @@ def test_a_usual_cache_folder_that_cannot_be_made_is_warned_of_once(
     assert main(["occupancy", "v01", "--gpu", "L4"]) == 0
     err = capsys.readouterr().err
     folder = tmp_path / "file" / "attune"
-    assert err.startswith(f"Warning: The cache folder {folder} cannot be made (Not a directory)")
+    assert says(err, "cannot_be_made", str(folder), "Not a directory")
     assert says(err, "set_attune_cache")
     assert err.count("\n") == 1
 
@@ -194,127 +192,142 @@ def test_cuda_without_a_gpu_is_one_sentence(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    ("argv", "says"),
+    ("argv", "name", "facts"),
     [
-        ("evaluate v99 --gpu L4", "no variant called 'v99'"),
-        ("evaluate v01 --gpu L5", "L4"),
-        ("evaluate v01 --gpu L4 --seqlen 0", "seqlen must be at least 1"),
-        ("evaluate v01 --gpu L4 --batch -3", "batch must be at least 1"),
-        ("evaluate v01 --gpu L4 --seqlen 99999999999", "seqlen must be at most"),
-        ("evaluate v01 --gpu L4 --config block_n", "NAME=VALUE"),
-        ("evaluate v01 --gpu L4 --config =64", "a tunable has a name"),
-        ("evaluate v01 --gpu L4 --preset gpt9", "preset"),
-        ("evaluate v05 --gpu L4 --config foo=3", "v05 has no tunable foo"),
-        ("evaluate v05 --gpu L4 --config block_n=7", "does not offer block_n=7: choose one of 32"),
-        ("evaluate auto --gpu L4 --config foo=3", "has no tunable foo"),
-        ("recommend-batch v05 --gpu L4 -S 64 --config block_n=7", "does not offer block_n=7"),
-        ("sass v05 --gpu L4 --config block_n=7", "does not offer block_n=7"),
-        ("bench --preset small --variant v05:block_n=7", "does not offer block_n=7"),
-        ("occupancy --gpu L4 --threads 0 --registers 32", "threads"),
-        ("occupancy --gpu L4 --threads 256 --registers 999", "registers"),
+        ("evaluate v99 --gpu L4", "unknown_name", ("variant", "'v99'")),
+        ("evaluate v01 --gpu L5", "gpu_unknown", ("L4",)),
+        ("evaluate v01 --gpu L4 --seqlen 0", "size_too_small", ("seqlen", "0")),
+        ("evaluate v01 --gpu L4 --batch -3", "size_too_small", ("batch", "-3")),
+        ("evaluate v01 --gpu L4 --seqlen 99999999999", "size_too_large", ("seqlen",)),
+        ("evaluate v01 --gpu L4 --config block_n", "config_form", ("'block_n'",)),
+        ("evaluate v01 --gpu L4 --config =64", "config_form", ("'=64'",)),
+        ("evaluate v01 --gpu L4 --preset gpt9", "unknown_name", ("preset", "'gpt9'")),
+        ("evaluate v05 --gpu L4 --config foo=3", "tunable_unknown_here", ("v05", "foo")),
+        ("evaluate v05 --gpu L4 --config block_n=7", "value_not_offered", ("block_n=7", "32")),
+        ("evaluate auto --gpu L4 --config foo=3", "tunable_unknown_here", ("auto", "foo")),
+        (
+            "recommend-batch v05 --gpu L4 -S 64 --config block_n=7",
+            "value_not_offered",
+            ("v05", "block_n=7"),
+        ),
+        ("sass v05 --gpu L4 --config block_n=7", "value_not_offered", ("v05", "block_n=7")),
+        ("bench --preset small --variant v05:block_n=7", "value_not_offered", ("v05", "block_n=7")),
+        ("occupancy --gpu L4 --threads 0 --registers 32", "cta_threads_range", ("0",)),
+        ("occupancy --gpu L4 --threads 256 --registers 999", "thread_registers_range", ("999",)),
         (
             f"occupancy --gpu L4 --threads 256 --registers 9 --smem {10**20}",
-            "0 to 2,147,483,647",
+            "cta_smem_range",
+            ("0 to 2,147,483,647",),
         ),
-        ("evaluate v01 --gpu L4 --preset=", "There is no preset called ''"),
-        ("devices Q100", "no"),
+        ("evaluate v01 --gpu L4 --preset=", "unknown_name", ("preset", "''")),
+        ("devices Q100", "gpu_unknown", ("'Q100'",)),
     ],
 )
 def test_bad_usage_is_one_sentence_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], argv: str, says: str
+    capsys: pytest.CaptureFixture[str], argv: str, name: str, facts: tuple[str, ...]
 ) -> None:
     assert main(argv.split()) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert says.casefold() in captured.err.casefold()
+    assert says(captured.err, name, *facts)
     assert "Traceback" not in captured.err
     assert len(captured.err.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("argv", "says"),
+    ("argv", "name", "facts"),
     [
-        ("evaluate v01 --gpu L4 --timeout nan", "--timeout: must be above 0"),
-        ("evaluate v01 --gpu L4 --timeout -1", "--timeout: must be above 0"),
-        ("evaluate v01 --gpu L4 --seed -1", "--seed: must be 0 to 2^63 - 1"),
-        ("evaluate v01 --gpu L4 --seed 9223372036854775808", "--seed: must be 0 to 2^63 - 1"),
-        ("evaluate v01 --gpu L4 --seed 1e23", "--seed: takes a whole number, not '1e23'"),
-        ("evaluate v01 --seqlen 1.5", "not '1.5' (see attune evaluate --help)"),
-        ("recommend-batch v01 --gpu L4 -S 64 --utilisation 2", "at most 1, not 2"),
-        ("recommend-batch v01 --gpu L4 -S 64 --target 101", "at most 100 %, not 101"),
-        ("recommend-batch v01 --gpu L4 -S 64 --target x", "--target: takes a number, not 'x'"),
+        ("evaluate v01 --gpu L4 --timeout nan", "positive_form", ("--timeout", "nan")),
+        ("evaluate v01 --gpu L4 --timeout -1", "positive_form", ("--timeout", "-1")),
+        ("evaluate v01 --gpu L4 --seed -1", "seed_range", ("--seed", "-1")),
+        (
+            "evaluate v01 --gpu L4 --seed 9223372036854775808",
+            "seed_range",
+            ("--seed", "9223372036854775808"),
+        ),
+        ("evaluate v01 --gpu L4 --seed 1e23", "whole_number_form", ("--seed", "'1e23'")),
+        ("evaluate v01 --seqlen 1.5", "whole_number_form", ("--seqlen", "'1.5'")),
+        (
+            "recommend-batch v01 --gpu L4 -S 64 --utilisation 2",
+            "share_range",
+            ("--utilisation", "2"),
+        ),
+        ("recommend-batch v01 --gpu L4 -S 64 --target 101", "percent_range", ("--target", "101")),
+        ("recommend-batch v01 --gpu L4 -S 64 --target x", "number_form", ("--target", "'x'")),
         (
             "recommend-batch v01 --gpu L4 -S 64 --requests-per-day -1",
-            "0 and finite, not -1",
+            "positive_form",
+            ("--requests-per-day", "-1"),
         ),
-        ("sessions decide x.json --hours x", "--hours: takes a number, not 'x'"),
-        ("variants --markdown --json", "not allowed with"),
-        ("sass v01 --gpu L4 --lines -1", "--lines: must be at least 1, not -1"),
-        ("sweep v01 --gpu L4 --seed -1", "--seed: must be 0 to 2^63 - 1"),
-        ("sessions --since notadate", "--since: must be a day"),
-        ("sessions list --until 2026-13-01", "--until: must be a day"),
+        ("sessions decide x.json --hours x", "number_form", ("--hours", "'x'")),
+        ("variants --markdown --json", "see_help", ("--json", "--markdown")),
+        ("sass v01 --gpu L4 --lines -1", "size_too_small", ("--lines", "-1")),
+        ("sweep v01 --gpu L4 --seed -1", "seed_range", ("--seed", "-1")),
+        ("sessions --since notadate", "day_form", ("--since", "'notadate'")),
+        ("sessions list --until 2026-13-01", "day_form", ("--until", "'2026-13-01'")),
     ],
 )
 def test_an_option_out_of_range_is_named(
-    capsys: pytest.CaptureFixture[str], argv: str, says: str
+    capsys: pytest.CaptureFixture[str], argv: str, name: str, facts: tuple[str, ...]
 ) -> None:
     assert main(argv.split()) == 2
     error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1  # no usage before it
+    assert says(error, name, *facts)
+    assert error.count("\n") == 1  # no usage text before it
 
 
 @pytest.mark.parametrize(
-    ("argv", "says"),
+    ("argv", "name", "facts"),
     [
-        ("evaluate v1 --gpu L4", "'v1': did you mean v01?"),
-        ("evaluate nowhere.cu", "There is no file nowhere.cu: name a .cu file."),
-        ("variants --add nowhere.cu", "There is no file nowhere.cu: name a .cu file."),
-        ("auto --capability 8.9", "--capability needs --renew"),
-        ("auto --renew --gpu L4", "name one with --capability, not --gpu"),
-        ("variants --forget nope", "no added kernel called 'nope': there is none at all."),
-        ("variants --into x.md", "--into writes what --markdown or --tree print"),
-        ("variants --seqlen 64", "--seqlen needs a GPU: give --gpu."),
+        ("evaluate v1 --gpu L4", "unknown_name", ("'v1'", "v01")),
+        ("evaluate nowhere.cu", "cu_file_missing", ("nowhere.cu",)),
+        ("variants --add nowhere.cu", "cu_file_missing", ("nowhere.cu",)),
+        ("auto --capability 8.9", "capability_without_renew", ()),
+        ("auto --renew --gpu L4", "renew_by_capability", ()),
+        ("variants --forget nope", "none_of_that_kind", ("added kernel", "'nope'")),
+        ("variants --into x.md", "into_without_output", ()),
+        ("variants --seqlen 64", "option_needs_gpu", ("--seqlen",)),
         (
             "occupancy --gpu L4 --threads 128 --registers 32 --seqlen-kv 64",
-            "--seqlen-kv needs a variant",
+            "option_needs_variant",
+            ("--seqlen-kv",),
         ),
-        ("roofline --sweep nowhere.jsonl", "There is no file nowhere.jsonl"),
-        (f"evaluate {'a' * 5000}.cu", "aaa… is longer than a file's name may be: name another."),
-        (f"report {'a' * 5000} -o x.md", "aaa… is longer than a file's name may be: name another."),
-        ("compare nowhere v01", "nowhere is neither a file here nor a snapshot"),
+        ("roofline --sweep nowhere.jsonl", "journal_missing", ("nowhere.jsonl",)),
+        (f"evaluate {'a' * 5000}.cu", "file_name_too_long", (f"{'a' * 80}…",)),
+        (f"report {'a' * 5000} -o x.md", "file_name_too_long", (f"{'a' * 80}…",)),
+        ("compare nowhere v01", "no_file_no_snapshot", ("nowhere",)),
     ],
 )
 def test_bad_usage_is_one_sentence(
-    capsys: pytest.CaptureFixture[str], argv: str, says: str
+    capsys: pytest.CaptureFixture[str], argv: str, name: str, facts: tuple[str, ...]
 ) -> None:
     assert main(argv.split()) == 2
     error = capsys.readouterr().err
-    assert says in error
+    assert says(error, name, *facts)
     assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("argv", "nearest"),
+    ("argv", "name", "facts"),
     [
-        ("evalute v01", "did you mean evaluate"),
-        ("evaluate v01 --sequlen 3", "did you mean --seqlen"),
-        ("evaluate v01 --seqlne=3", "did you mean --seqlen"),
-        ("evaluate v01 --S 64", "option called '--S': did you mean --seqlen?"),
-        ("evaluate v01 --backend cdua", "did you mean cuda"),
-        ("sessions decid x.json", "did you mean decide"),
-        ("--verison", "did you mean --version"),
-        ("--json evaluate v01", "--json comes before the command"),
-        ("--gpu L4 evaluate v01", "--gpu comes before the command"),
-        ("devices L4 T4", "unrecognized arguments: T4"),
+        ("evalute v01", "unknown_name", ("command", "evaluate")),
+        ("evaluate v01 --sequlen 3", "unknown_option", ("--seqlen",)),
+        ("evaluate v01 --seqlne=3", "unknown_option", ("--seqlen",)),
+        ("evaluate v01 --S 64", "unknown_option", ("'--S'", "--seqlen")),
+        ("evaluate v01 --backend cdua", "unknown_name", ("--backend", "cuda")),
+        ("sessions decid x.json", "unknown_name", ("action", "decide")),
+        ("--verison", "unknown_option", ("--version",)),
+        ("--json evaluate v01", "option_before_command", ("--json",)),
+        ("--gpu L4 evaluate v01", "option_before_command", ("--gpu",)),
+        ("devices L4 T4", "unrecognized_arguments", ("T4",)),
     ],
 )
 def test_a_misspelled_word_is_answered_with_the_nearest(
-    capsys: pytest.CaptureFixture[str], argv: str, nearest: str
+    capsys: pytest.CaptureFixture[str], argv: str, name: str, facts: tuple[str, ...]
 ) -> None:
     assert main(argv.split()) == 2
     error = capsys.readouterr().err
-    assert nearest in error
+    assert says(error, name, *facts)
     assert error.count("\n") == 1
 
 
@@ -394,15 +407,15 @@ def test_occupancy_of_a_variant(capsys: pytest.CaptureFixture[str]) -> None:
     assert only["occupancy"]["ctas"] == 64
     assert main("occupancy auto --gpu L4 -H 8 -S 512".split()) == 0
     shown = capsys.readouterr()
-    assert shown.err.startswith("auto takes v")
+    assert says(shown.err, "auto_takes")
     assert says(shown.out, "registers_per_thread")
-    for argv, words in (
-        ("occupancy v08 --gpu L4 --threads 64", "v08 is compiled, which determines --threads"),
-        ("occupancy --gpu L4 --threads 64", "give both --threads and --registers"),
-        ("occupancy v08 --gpu T4 --dtype bf16", "those of T4 (sm_75) have no BF16"),
+    for argv, name, *facts in (
+        ("occupancy v08 --gpu L4 --threads 64", "compiled_determines", "v08", "--threads"),
+        ("occupancy --gpu L4 --threads 64", "threads_and_registers"),
+        ("occupancy v08 --gpu T4 --dtype bf16", "those_of_have", "T4", "sm_75", "BF16"),
     ):
         assert main(argv.split()) == 2
-        assert words in capsys.readouterr().err
+        assert says(capsys.readouterr().err, name, *facts)
 
 
 def test_variants_and_devices(capsys: pytest.CaptureFixture[str]) -> None:
@@ -422,17 +435,17 @@ def test_variants_and_devices(capsys: pytest.CaptureFixture[str]) -> None:
         assert main(argv) == 0
         shown = capsys.readouterr().out
         assert "L4" in shown or argv == ["variants"]
-        assert "('" not in shown  # no value as Python writes it
+        assert "('" not in shown  # no Python repr of a value
 
 
 def test_every_command_of_the_page_has_what_it_names() -> None:
-    """Its module, the function that runs it, and the types and choices of its options."""
+    """Module, function, and the types and choices of options named in commands.toml exist."""
     commands = parser().parse_args(["sessions", "decide", "one.json", "--hours", "2"])
     assert (commands.hours, commands.run.__name__) == (2.0, "run_decide")
 
 
 def test_a_command_takes_the_options_that_the_page_gives_it() -> None:
-    """No option that its function does not read, and none that it reads in vain."""
+    """The options in commands.toml are the parameters of the function, all of which it reads."""
     seen = 0
     waiting: list[argparse.ArgumentParser] = list(parser().commands.values())
     while waiting:
@@ -457,5 +470,5 @@ def test_help_lists_every_command_and_imports_none() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
     assert "recommend-batch" in listed
-    # Nothing that runs a command: what parses the line, and what prints.
+    # No module that runs a command: only those that parse the command line and print.
     assert listed.splitlines()[-1] == "['engine.cli.command_line', 'engine.cli.output']"

@@ -1,4 +1,4 @@
-"""Times that sessions hold decide what `auto` is, whichever command is asked."""
+"""Known times of sessions decide what `auto` resolves to, in every command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROBLEM = Problem(1, 1, 128, 64)
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """v01 as it stands here took 0.5 µs on an L4, says a session."""
+    """Save a session in which the present v01 took 0.5 µs on an L4."""
     monkeypatch.setenv(SETTING, str(tmp_path / "store"))
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
     evaluation = replace(

@@ -1,4 +1,4 @@
-"""Where the command line writes: full disks, and commands that would do more than was asked."""
+"""Output of the command line: full disks, terminals, and sweeps too large to start unasked."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import IO
 
 import pytest
 from sessions_data import snapshot_maker
+from words import says
 
 from engine.base import files
 from engine.base.table import Table
@@ -36,7 +37,8 @@ def test_a_full_disk_behind_standard_output_is_a_sentence(flags: list[str]) -> N
             text=True,
         )
     assert ended.returncode == 1
-    assert ended.stderr == "error: The output cannot be written: No space left on device.\n"
+    assert says(ended.stderr, "output_unwritten", os.strerror(errno.ENOSPC))
+    assert ended.stderr.count("\n") == 1
 
 
 def test_a_report_that_does_not_fit_leaves_the_old_one(
@@ -51,7 +53,7 @@ def test_a_report_that_does_not_fit_leaves_the_old_one(
     report.write_text("the old one")
     monkeypatch.setattr(files.os, "fsync", full)
     assert main(["report", str(session), "--no-advice", "-o", str(report)]) == 1
-    assert "(No space left on device): name another file." in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "another_file", os.strerror(errno.ENOSPC))
     assert report.read_text() == "the old one"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["report.md", "store"]
 
@@ -75,7 +77,7 @@ _ESCAPES = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[IO[str], Callable[[], str]]]:
-    """A terminal as a stream, and what was written to it."""
+    """Yield a terminal as a stream, and a function that returns what was written to it."""
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as stream:
 
@@ -110,7 +112,7 @@ def test_a_sweep_has_a_bar_on_a_terminal_alone(
     shown = written()
     assert "━━━━" in _ESCAPES.sub("", shown)
     assert line[:20] in shown
-    assert "\x1b[2K" in shown  # it is drawn again in its place
+    assert "\x1b[2K" in shown  # the line is redrawn in place
 
 
 @pytest.mark.parametrize("columns", [70, 100])

@@ -1,4 +1,4 @@
-"""`sass`: counts and simulated times of variants, sources and cubins; mistakes in one sentence."""
+"""`sass`: counts and simulated times of variants, sources and cubins; one-sentence errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_template_with_a_structure_is_counted_and_timed(
     assert result["arch"] == "sm_80"
     assert result["passes"][0]["counted"]["scalar_math"] >= warps * turns * 16
     assert result["instructions"]["sync"] >= warps * turns * 2
-    # Two rows of 16 floats are four sectors, and a warp moves three such.
+    # Two rows of 16 floats are four sectors: a warp reads A and B in every turn, and writes C.
     assert result["global"]["sectors"] == warps * (2 * turns + 1) * 4
     assert result["global"]["ideal_sectors"] == result["global"]["sectors"]
     assert result["shared"]["wavefronts"] >= result["shared"]["ideal_wavefronts"] > 0
@@ -128,7 +128,7 @@ def test_a_kernel_may_be_described_beside_its_source(
 def test_a_kernel_may_describe_itself(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It need not be one of the own kernels for that, with a GPU for which configs are tuned."""
+    """A .cu file with a description needs no registration, also if its GPU has tuned configs."""
     monkeypatch.setenv("ATTUNE_KERNELS", "")
     kernel = tmp_path / "mine.cu"
     ladder = find_variant("v01").source
@@ -144,7 +144,7 @@ def test_a_kernel_may_describe_itself(
 def test_a_vector_may_reach_past_what_was_asked_for_within_the_unit_that_is_allocated(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its second pass has 8 bytes of shared memory and reads them by LDS.128."""
+    """A pass with 8 bytes of shared memory may read them by LDS.128 (allocation granularity)."""
     monkeypatch.setenv("ATTUNE_KERNELS", "")
     kernel = Path(__file__).parents[1] / "own_kernels" / "kernels" / "flash_split.cu"
     result = printed(capfd, str(kernel), "-S", "128", "--gpu", "A100")
@@ -169,54 +169,69 @@ def test_passes_of_a_variant_add_up(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "sentence"),
+    ("argv", "name", "facts"),
     [
-        (["v17", "--gpu", "L4"], "v17 needs compute capability 9.0"),
-        (["v08"], "name a GPU (--gpu L4) or give --arch sm_89"),
-        (["v99", "--gpu", "L4"], "no variant called 'v99'"),
-        (["v08", "--gpu", "L5"], "L5"),
-        (["v08", "--gpu", "L4", "--grid", "4"], "--grid is for a FILE.cu or FILE.cubin"),
-        (["v08", "--gpu", "L4", "--arg", "ptr"], "--arg is for a FILE.cu or FILE.cubin"),
-        (["v08", "--gpu", "L4", "--cold"], "--cold is for a FILE.cu or FILE.cubin"),
-        (["k.cu", "--arch", "sm_80", "--cold"], "--cold needs a simulated time"),
-        (["k.cu", "--arch", "sm_80"], "k.cu needs --grid"),
-        (["k.cu", "--arch", "sm_80", "--config", "a=3"], "--config is for a variant"),
-        (["k.cu", "--arch", "sm_80", "--grid", "4"], "k.cu needs --block"),
-        (["k.cu", "--arch", "sm_80", "--grid", "a", "--block", "32"], "--grid takes one to three"),
-        (["k.cu", "--arch", "sm_80", "--grid", "0", "--block", "32"], "--grid takes one to three"),
+        (["v17", "--gpu", "L4"], "needs_compute_capability", ("v17", "9")),
+        (["v08"], "gpu_or_arch", ()),
+        (["v99", "--gpu", "L4"], "unknown_name", ("'v99'",)),
+        (["v08", "--gpu", "L5"], "gpu_unknown", ("'L5'",)),
+        (["v08", "--gpu", "L4", "--grid", "4"], "option_of_a_file", ("--grid",)),
+        (["v08", "--gpu", "L4", "--arg", "ptr"], "option_of_a_file", ("--arg",)),
+        (["v08", "--gpu", "L4", "--cold"], "option_of_a_file", ("--cold",)),
+        (["k.cu", "--arch", "sm_80", "--cold"], "option_needs_simulation", ("--cold",)),
+        (["k.cu", "--arch", "sm_80"], "launch_needs_option", ("k.cu", "--grid")),
+        (["k.cu", "--arch", "sm_80", "--config", "a=3"], "option_of_a_variant", ("--config",)),
+        (["k.cu", "--arch", "sm_80", "--grid", "4"], "launch_needs_option", ("k.cu", "--block")),
+        (
+            ["k.cu", "--arch", "sm_80", "--grid", "a", "--block", "32"],
+            "extent_form",
+            ("--grid", "'a'"),
+        ),
+        (
+            ["k.cu", "--arch", "sm_80", "--grid", "0", "--block", "32"],
+            "extent_form",
+            ("--grid", "'0'"),
+        ),
         (
             ["k.cu", "--arch", "sm_80", "--grid", "1", "--block", "1,2,3,4"],
-            "--block takes one to three",
+            "extent_form",
+            ("--block", "'1,2,3,4'"),
         ),
         (
             ["k.cu", "--arch", "sm_80", "--grid", "1", "--block", "32", "--arg", "int:3"],
-            "'int:3' is not an argument",
+            "argument_form",
+            ("'int:3'",),
         ),
         (
             ["k.cu", "--arch", "sm_80", "--grid", "1", "--block", "32", "--smem", "-1"],
-            "--smem is a number of bytes",
+            "smem_form",
+            ("-1",),
         ),
         (
             ["k.cu", "--arch", "sm_80", "--grid", "1", "--block", "32", "--define", "1=2"],
-            "--define takes NAME",
+            "define_form",
+            ("'1=2'",),
         ),
         (
             ["k.cu", "--arch", "sm_80", "--grid", "1", "--block", "32", "--include", "nowhere"],
-            "--include nowhere is not a folder",
+            "include_no_folder",
+            ("nowhere",),
         ),
-        (["k.cu", "--arch", "80", "--grid", "1", "--block", "32"], "'80' is not a GPU arch"),
-        (["nowhere.cubin"], "There is no file nowhere.cubin: name a .cu or .cubin file"),
-        (["nowhere.cu", "--grid", "1", "--block", "32"], "There is no file nowhere.cu"),
-        (["/"], "There is no file /"),
+        (["k.cu", "--arch", "80", "--grid", "1", "--block", "32"], "arch_like_sm_89", ("'80'",)),
+        (["nowhere.cubin"], "cubin_or_cu_missing", ("nowhere.cubin",)),
+        (["nowhere.cu", "--grid", "1", "--block", "32"], "cubin_or_cu_missing", ("nowhere.cu",)),
+        (["/"], "cubin_or_cu_missing", ("/",)),
         (
             ["k.cubin", "--grid", "1", "--block", "32", "--define", "A=1"],
-            "k.cubin is compiled already",
+            "option_of_a_source",
+            ("--define", "k.cubin"),
         ),
     ],
 )
 def test_mistakes_are_one_sentence(
     argv: list[str],
-    sentence: str,
+    name: str,
+    facts: tuple[str, ...],
     source: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -225,7 +240,7 @@ def test_mistakes_are_one_sentence(
     source.rename("k.cu")
     Path("k.cubin").write_bytes(b"")
     assert main(["sass", *argv]) == 2
-    assert sentence in capfd.readouterr().err
+    assert says(capfd.readouterr().err, name, *facts)
 
 
 def test_what_is_no_cubin_says_how_to_get_one(
@@ -233,35 +248,37 @@ def test_what_is_no_cubin_says_how_to_get_one(
 ) -> None:
     path = tmp_path / "k.cubin"
     path.write_bytes(b"\x7fELF" + bytes(200))
-    for data in (b"", b"text", path.read_bytes()):
+    for data, name in (
+        (b"", "no_elf_file"),
+        (b"text", "no_elf_file"),
+        (path.read_bytes(), "elf_no_cubin"),
+    ):
         path.write_bytes(data)
         assert main(["sass", str(path), *PLAIN]) == 2
-        assert "nvcc -cubin" in capfd.readouterr().err
+        assert says(capfd.readouterr().err, name)
 
 
 @pytest.mark.slow
 def test_a_damaged_cubin_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """One that claims a stack of 2 GiB, and functions whose names act on a terminal or end a line
-    of it."""
+    """Cubins with a stack of 2 GiB, or with control characters in function names, are refused."""
     source = tmp_path / "k.cu"
     source.write_text('extern "C" __global__ void plain_name(float* x) { x[threadIdx.x] = 1; }')
     whole = compile_kernel(source, (), "sm_89", ()).cubin
     frame = whole.index(b"\x04\x11\x08\x00")  # EIATTR_FRAME_SIZE: a symbol, then the bytes
     damaged = {
-        "needs 2,147,483,393 bytes of stack": whole[: frame + 8]
-        + (0x7FFFFF01).to_bytes(4, "little")
-        + whole[frame + 12 :],
-        **{
-            f"unprintable characters{end}": whole.replace(b"plain_name", name)
-            for name, end in ((b"pl\x1b[2Jname", ""), (b"plain\nname", "."))
-        },
+        whole[: frame + 8] + (0x7FFFFF01).to_bytes(4, "little") + whole[frame + 12 :]: (
+            "stack_too_large",
+            "2,147,483,393",
+        ),
+        whole.replace(b"plain_name", b"pl\x1b[2Jname"): ("unprintable_function",),
+        whole.replace(b"plain_name", b"plain\nname"): ("unprintable_function",),
     }
     path = tmp_path / "k.cubin"
-    for words, data in damaged.items():
+    for data, (name, *facts) in damaged.items():
         path.write_bytes(data)
         assert main(["sass", str(path), *PLAIN]) == 2
         said = capfd.readouterr().err
-        assert words in said
+        assert says(said, name, *facts)
         assert said.rstrip("\n").isprintable()
     path.write_bytes(whole)
     assert main(["sass", str(path), *PLAIN]) == 0
@@ -270,7 +287,7 @@ def test_a_damaged_cubin_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFi
 def test_without_nvdisasm_one_sentence_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # No listing that another test or run has left.
+    # Ignore listings cached by other tests.
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("engine.machine_code.analysis._programs", {})
     monkeypatch.setattr(nvdisasm, "_WHEELS", ())
@@ -293,8 +310,8 @@ def test_without_nvdisasm_one_sentence_says_how_to_get_it(
 def test_turns_that_nobody_takes_any_more_hold_no_warp_up(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """v17's last arrivals at a named barrier have no partner: others of the CTA have left by then,
-    and the warps that still wait must not be let go one by one."""
+    """v17's last arrivals at a named barrier have no partner, since the other warps have exited;
+    the warps that still wait are not released one by one."""
     argv = ["sass", "v17", "--gpu", "H200", "-S", "2048", "-H", "32", "-D", "128", "--json"]
     assert main(argv) == 0
     assert json.loads(capfd.readouterr().out)["latency"]["median_us"] > 0

@@ -1,4 +1,4 @@
-"""`sass`: clocks, compile flags, the timeline, and what `--json` says of DRAM."""
+"""`sass`: clocks, compile flags, the timeline, and DRAM bytes in `--json`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from words import raises
+from words import raises, says
 
 from engine.base.errors import InvalidProblem
 from engine.cli import main
@@ -55,9 +55,9 @@ def test_a_time_says_its_clock_and_what_binds_it(
     file = tmp_path / "trace.json"
     boost = printed(capfd, source, *ON_L4, "--timeline", str(file))
     assert (boost["clock_mhz"], boost["clock"]) == (2040, "boost")
-    assert boost["dram_bytes"] == boost["dram_us"] == 0  # L2 holds it
+    assert boost["dram_bytes"] == boost["dram_us"] == 0  # the data fit in L2
     assert boost["bound"]
-    assert "Times are at the boost clock, 2,040 MHz" in boost["passes"][0]["notes"][-1]
+    assert says(boost["passes"][0]["notes"][-1], "times_at_clock", "boost clock", "2,040 MHz")
     half = printed(capfd, source, *ON_L4, "--clock", "1020")
     assert (half["clock_mhz"], half["clock"]) == (1020, "given")
     assert half["sm_cycles"] == pytest.approx(boost["sm_cycles"], rel=0.01)
@@ -65,7 +65,7 @@ def test_a_time_says_its_clock_and_what_binds_it(
     trace = json.loads(file.read_text())
     slices = [e for e in trace["traceEvents"] if e["ph"] == "X"]
     ctas = {e["pid"] for e in slices if e.get("cat") == "stall"}
-    assert len(ctas) == 4  # that an SM works through
+    assert len(ctas) == 4  # of one SM
     for cta in ctas:
         warp = sorted((e["ts"], e["dur"]) for e in slices if e["pid"] == cta and e["tid"] == 1)
         assert all(a + d <= b + 1e-9 for (a, d), (b, _) in pairwise(warp))
@@ -85,7 +85,7 @@ def test_two_launches_stand_in_one_trace(
     alone = printed(capfd, source, *ON_L4, "--timeline", str(file))
     first = json.loads(file.read_text())["traceEvents"]
     both = printed(capfd, source, *ON_L4, "--timeline", str(file), "--against", str(slow))
-    assert both["latency"] == alone["latency"]  # what is printed is of the first
+    assert both["latency"] == alone["latency"]  # printed figures are of the first launch
     trace = json.loads(file.read_text())
     slices = [e for e in trace["traceEvents"] if e["ph"] == "X"]
     assert [e for e in slices if e["pid"] < 10_000_000] == [e for e in first if e["ph"] == "X"]
@@ -100,17 +100,17 @@ def test_two_launches_stand_in_one_trace(
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "name", "facts"),
     [
-        (["--against", "v09"], "give --timeline FILE"),
-        (["--against", "v08", "--timeline", "t"], "needs a kernel other than"),
+        (["--against", "v09"], "against_needs_timeline", ()),
+        (["--against", "v08", "--timeline", "t"], "against_itself", ("v08",)),
     ],
 )
 def test_a_second_launch_needs_a_trace_and_another_kernel(
-    more: list[str], said: str, capfd: pytest.CaptureFixture[str]
+    more: list[str], name: str, facts: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sass", "v08", "--gpu", "L4", "-S", "128", *more]) == 2
-    assert said in capfd.readouterr().err
+    assert says(capfd.readouterr().err, name, *facts)
 
 
 @pytest.mark.slow
@@ -134,24 +134,29 @@ def test_flags_as_people_write_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "sentence"),
+    ("argv", "name", "facts"),
     [
-        ([*ON_L4, "--clock", "0"], "L4 does not run at 0 MHz: give --clock a number from 100"),
-        ([*ON_L4, "--clock", "fast"], "--clock takes a number of MHz, boost or sustained"),
-        ([*PLAIN, "--arch", "sm_89", "--clock", "900"], "--clock needs a simulated time: name a"),
-        ([*PLAIN, "--arch", "sm_89", "--timeline", "x"], "--timeline needs a simulated time"),
-        ([*ON_L4, "--timeline", "nowhere/x.json"], "nowhere for the --timeline"),
+        ([*ON_L4, "--clock", "0"], "clock_range", ("L4", "0 MHz", "100")),
+        ([*ON_L4, "--clock", "fast"], "clock_form", ("'fast'",)),
+        ([*PLAIN, "--arch", "sm_89", "--clock", "900"], "option_needs_simulation", ("--clock",)),
         (
-            [*PLAIN, "--gpu", "GH200", "--clock", "sustained"],
-            "gives no power limit for GH200: give --clock in MHz",
+            [*PLAIN, "--arch", "sm_89", "--timeline", "x"],
+            "option_needs_simulation",
+            ("--timeline",),
         ),
+        ([*ON_L4, "--timeline", "nowhere/x.json"], "timeline_folder_missing", ("nowhere",)),
+        ([*PLAIN, "--gpu", "GH200", "--clock", "sustained"], "no_power_limit", ("GH200",)),
     ],
 )
 def test_mistakes_are_one_sentence(
-    argv: list[str], sentence: str, source: str, capfd: pytest.CaptureFixture[str]
+    argv: list[str],
+    name: str,
+    facts: tuple[str, ...],
+    source: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["sass", source, *argv]) == 2
-    assert sentence in capfd.readouterr().err
+    assert says(capfd.readouterr().err, name, *facts)
 
 
 def test_headers_of_cuda_are_told_from_a_kernels_own(tmp_path: Path) -> None:
@@ -167,7 +172,7 @@ def test_headers_of_cuda_are_told_from_a_kernels_own(tmp_path: Path) -> None:
 
 
 def test_a_barrier_of_libcu_compiles_where_its_folder_is_named(tmp_path: Path) -> None:
-    """Beside the toolkit's own folder, whose cuda.h is larger than a kernel's source may be."""
+    """Headers of the toolkit are not limited in size like a kernel's source (cuda.h is larger)."""
     cupy = pytest.importorskip("cupy")
     source = tmp_path / "barrier.cu"
     source.write_text(

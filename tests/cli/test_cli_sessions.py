@@ -1,4 +1,4 @@
-"""`sessions`, `report`, `rerun` and `compare` as a script sees them."""
+"""The commands `sessions`, `report`, `rerun` and `compare`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_list_shows_what_ships_and_filters(capsys: pytest.CaptureFixture[str
     assert main(["sessions", "list", "--problem", "S128 D64", "--variant", "v01"]) == 0
     assert SHIPPED in capsys.readouterr().out
     assert main(["sessions", "list", "--since", "2999-01-01"]) == 0
-    assert "none of" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "none_snapshots_filtered")
 
 
 def test_import_show_and_remove(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -113,7 +113,10 @@ def test_one_bad_file_of_several_leaves_nothing_behind(
         (2, ["sessions", "decide", SHIPPED, "--phase", " "]),
         (2, ["variants", "--markdown", "--into", "/dev/null"]),
         (2, ["rerun", "no such thing"]),
-        (2, ["compare", SHIPPED, "missing.json"]),  # 1 would say that a kernel became slower
+        (
+            2,
+            ["compare", SHIPPED, "missing.json"],
+        ),  # exit code 1 would mean that a kernel became slower
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(
@@ -148,7 +151,7 @@ def test_compare_exits_1_when_something_got_slower(
     found = json.loads(capsys.readouterr().out)
     assert [row["verdict"] for row in found["regressions"]] == ["SLOWER"]
     assert found["rows"][0]["origin"] == "recorded"
-    # The other way round it got faster; a pinned baseline turns it again.
+    # Swapped it is faster; with --baseline it is slower again.
     assert main(["compare", slow, fast]) == 0
     assert "FASTER" in capsys.readouterr().out
     assert main(["compare", slow, fast, "--baseline", fast, "--csv"]) == 1
@@ -195,7 +198,7 @@ def test_rerun_repeats_with_our_source_and_says_so(
 
 @pytest.fixture
 def type_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """What a person answers at the terminal."""
+    """Return a function that sets the answer typed at the terminal."""
     return lambda text: monkeypatch.setattr("sys.stdin", io.StringIO(text))
 
 
@@ -215,14 +218,14 @@ def test_their_source_is_shown_and_not_compiled_without_a_yes(
     assert main(["rerun", file, "--backend", "cpu", "--use-their-source"]) == code
     captured = capsys.readouterr()
     assert "#error theirs was compiled" in captured.err
-    assert "Not compiled" in captured.err
+    assert says(captured.err, "nothing_was_run")
     assert captured.out == ""
 
 
 def test_no_text_of_a_file_acts_on_the_terminal(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """All strings that a file may hold with a carriage return in them, in all that prints them."""
+    """No command prints a carriage return from any string of a file."""
     raw = filled("int a;\r\x1b[2Jb\u202e\u200b", STRINGS)
     assert json.dumps(raw) == json.dumps(whole())
     raw = filled("over\rwritten\x0c\u200b", STRINGS)
@@ -239,7 +242,7 @@ def test_no_text_of_a_file_acts_on_the_terminal(
 def test_a_compilers_log_is_shown_with_all_its_characters(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("ATTUNE_KERNELS", "")  # the kernel is in use for the time of the test
+    monkeypatch.setenv("ATTUNE_KERNELS", "")  # the test uses the kernel directly
     source = (OWN_KERNELS / "naive_flash.cu").read_text(encoding="utf-8")
     own = tmp_path / "mine.cu"
     own.write_text(source + "\n#error \x1b[8mnobody sees this\n", encoding="utf-8")

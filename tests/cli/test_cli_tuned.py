@@ -1,4 +1,4 @@
-"""`attune tuned`, and what `evaluate` says about a config."""
+"""The command `attune tuned`, and the origin of a config in `evaluate`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert "v05" in out
     assert "v02" not in out
     assert main(["tuned", "v01"]) == 0
-    assert "No tuned config like that" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "no_tuned_config")
 
 
 def test_forgetting(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`--seqlen-kv` on every command that takes `--seqlen`."""
+"""`--seqlen-kv` in every command that takes `--seqlen`."""
 
 from __future__ import annotations
 
@@ -52,28 +52,25 @@ def test_a_preset_decodes_and_can_be_changed(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "name", "facts"),
     [
-        (
-            ["--causal", "--seqlen", "400"],
-            "A causal mask ends at the last key, so that the first 100",
-        ),
-        (["--seqlen-kv", "0"], "seqlen_kv must be at least 1"),
+        (["--causal", "--seqlen", "400"], "causal_without_keys", ("100",)),
+        (["--seqlen-kv", "0"], "size_too_small", ("seqlen_kv", "0")),
     ],
 )
 def test_what_cannot_be_is_one_sentence(
-    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    options: list[str], name: str, facts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["evaluate", "v05", *DECODE, *options]) != 0
     captured = capsys.readouterr()
-    assert said in captured.err
+    assert says(captured.err, name, *facts)
     assert len(captured.err.strip().splitlines()) == 1
 
 
 def test_v12_says_how_many_keys_it_holds(capsys: pytest.CaptureFixture[str]) -> None:
     out = run_json(capsys, "evaluate", "v12", *DECODE, "--backend", "cpu", "--json")[1]
     assert out["status"] == "SKIPPED"
-    assert "all keys of a head in one CTA, here 128, and there are 300" in out["reason"]
+    assert says(out["reason"], "one_shot_keys", "128", "300")
 
 
 def test_recommend_batch_counts_the_memory_of_the_cache(
@@ -87,7 +84,7 @@ def test_recommend_batch_counts_the_memory_of_the_cache(
     first = out["curve"][0]
     cache_bytes = 2 * 32 * 16_384 * 128 * 2
     assert cache_bytes < first["device_bytes"] < 1.01 * cache_bytes
-    # 256 MiB a sequence: not a hundred of them fit in 24 GB.
+    # 256 MiB a sequence, so fewer than 100 fit in 24 GB.
     assert any(says(note, "do_fit_memory", "L4") for note in out["notes"])
     assert len(out["curve"]) < 100
     assert first["queries"] == 32

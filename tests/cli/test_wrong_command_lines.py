@@ -1,4 +1,4 @@
-"""Every command with what it cannot take: exit code 2, one sentence, and nothing made."""
+"""Every command with invalid input: exit code 2, one sentence, and no file created."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from engine.cli import main
 SHIPPED = "20261121T000000Z_l4_v01_7-problems.json"
 SDPA = "20261121T000000Z_h200_sdpa_43-problems.json"
 
-# {dir}: an empty folder. {none}: nothing is there. {cut}, {empty}, {binary}: files that are no
-# snapshot, kernel, cubin or table. {text}: a text file. /nope has no parent but the root.
+# {dir}: an empty folder. {none}: no such file. {cut}, {empty}, {binary}: files that are no
+# snapshot, kernel, cubin or table. {text}: a text file. /nope: a folder that does not exist.
 LINES = """
 nonsense
 selfcheck --gpu L5
@@ -298,7 +298,7 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(
     before = {*tmp_path.rglob("*"), *Path("/").iterdir()}
     code = outcome([part.format(**places) for part in shlex.split(line)])
     out, err = capsys.readouterr()
-    said = err.splitlines()  # a sweep says its points and journal first
+    said = err.splitlines()  # a sweep prints its points and journal first
     assert code == 2, out + err
     assert [text for text in said if text.startswith("error: ")] == said[-1:], err
     assert said[-1].endswith((".", "?")), err

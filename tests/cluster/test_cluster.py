@@ -100,7 +100,7 @@ def test_a_killed_worker_costs_no_row(cluster: LocalCluster, tmp_path: Path) -> 
         p.id for p in TINY.space.points(ON_CPU)
     )
     assert (told[-1].done, told[-1].total, told[-1].passed) == (POINTS, POINTS, POINTS)
-    assert any(sentence.startswith("1 worker at") for sentence in said), said
+    assert says(said, "workers_at", "1 worker"), said
     assert {line["where"]["host"] for line in lines_of(path)} == {os.uname().nodename}
     assert {line["where"]["gpu"] for line in lines_of(path)} == {""}  # no GPU was asked
 
@@ -150,7 +150,7 @@ def test_the_command_line_on_a_cluster(
     assert main([*argv, "--journal", journal, "--dask", cluster.address]) == 0
     shown = capsys.readouterr()
     assert "4 passed" in shown.out
-    assert f"workers at {cluster.address}" in shown.err
+    assert says(shown.err, "workers_at", cluster.address)
     assert main(["sweep", "--resume", journal, "--dask", cluster.address, "--json"]) == 0
     out = json.loads(capsys.readouterr().out)
     assert (out["resumed"], out["passed"]) == (4, 4)
@@ -167,7 +167,7 @@ def test_a_job_on_a_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
         assert job is not None
         assert (job.state, job.end) == ("done", "finished"), job.error + job.log
         assert job.cluster == cluster.address
-        assert f"workers at {cluster.address}" in job.stage
+        assert says(job.stage, "workers_at", cluster.address)
         assert job.progress is not None
         assert (job.progress.passed, job.progress.workers) == (POINTS, 2)
         assert len(manager.rows(job_id)) == POINTS
@@ -212,7 +212,7 @@ def test_several_gpus_are_never_mixed_and_a_deadly_point_is_crashed(tmp_path: Pa
     for result in results:
         (gpu,) = measured_on[result.problem.seqlen]
         assert gpu in result.device
-        assert "side by side" in result.reason
+        assert says(result.reason, "measured_side_by_side")
         assert rows[result.winners[0]].config["num_splits"] == 8
     assert any("2 GPUs" in sentence for sentence in said), said
     assert says(made.log(), "process_can_longer")
@@ -275,7 +275,7 @@ def test_who_cannot_take_part_is_said_why(tmp_path: Path) -> None:
         with pytest.raises(ClusterError) as refused:
             _use(made.address, request)
         assert "(0123456789abcdef there," in str(refused.value)
-        assert "never mixed" in str(refused.value)
+        assert says(str(refused.value), "sources_not_mixed")
         assert says(str(refused.value), "no_attune_of")
         # One that will do is enough; the others stay out of it.
         made.add_worker(nanny=False)
@@ -300,7 +300,7 @@ def test_a_sweep_waits_for_workers_and_goes_on_when_one_comes(tmp_path: Path) ->
 
         def say(sentence: str) -> None:
             said.append(sentence)
-            if sentence.startswith("No worker is left"):
+            if says(sentence, "no_worker_left"):
                 made.add_worker(nanny=False)
 
         def on_progress(progress: Progress) -> None:
@@ -311,7 +311,10 @@ def test_a_sweep_waits_for_workers_and_goes_on_when_one_comes(tmp_path: Path) ->
         with connect(made.address, first_request(TINY), report=say) as found:
             end, _ = sweep_on(found, TINY, book, on_progress)
     assert end == "finished"
-    assert [sentence[:8] for sentence in said] == ["1 worker", "No worke", "1 worker"], said
+    first, second, third = said
+    assert says(first, "workers_at", "1 worker")
+    assert says(second, "no_worker_left")
+    assert says(third, "workers_at", "1 worker")
     assert Counter(line["point"] for line in lines_of(path)) == dict.fromkeys(book.rows, 1)
     assert [row.status for row in book.rows.values()] == [Status.PASSED] * POINTS
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from words import raises
+from words import raises, says
 
 from engine.base.errors import CompileError, ToolMissing
 from engine.cli import main
@@ -78,7 +78,7 @@ def test_a_sweep_ranks_them_by_simulation(
     assert [p["config"]["maxrregcount"] for p in found["best"][0]["places"]] == [0]
     (refused,) = (row for row in found["rows"] if row["config.maxrregcount"] == 64)
     assert (refused["status"], refused["median_us"]) == ("SKIPPED", None)
-    assert "spills" in refused["reason"]
+    assert says(refused["reason"], "spills_of_config")
     journal.unlink()
     assert main(["sweep", str(mine), *options, "--journal", str(journal), "--allow-spills"]) == 0
     places = json.loads(capsys.readouterr().out)["best"][0]["places"]

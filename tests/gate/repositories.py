@@ -1,4 +1,4 @@
-"""Made-up repositories with kernels of ours in them."""
+"""Made-up git repositories with kernels of the ladder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def repository(folder: Path, *variants: str, settings: str = ONE_PROBLEM) -> Path:
-    """A repository whose first commit has these kernels of the ladder, and all headers."""
+    """Return a repository whose first commit has these kernels of the ladder and all headers."""
     inside = folder / "kernels"
     inside.mkdir(parents=True)
     for source in KERNELS_DIR.iterdir():
@@ -56,7 +56,7 @@ def kernel_file(folder: Path, variant: str) -> Path:
 
 
 def edit(path: Path, *replacements: tuple[str, str]) -> None:
-    """Replace texts that must be there, all of their occurrences."""
+    """Replace all occurrences of texts, each of which must be there."""
     text = path.read_text()
     for old, new in replacements:
         assert old in text, f"{path.name} does not say {old!r}"

@@ -1,4 +1,4 @@
-"""Machine code in a comparison: by the counts that sessions hold, or from their sources."""
+"""Machine code in a comparison: by counts stored in sessions, or from their sources."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def verdicts(comparison: SessionComparison) -> list[str]:
     ("after", "expected", "code"),
     [
         (counted(), GateVerdict.SAME_CODE, 0),
-        (counted(code_sha256="b" * 64), GateVerdict.NOT_JUDGED, 3),  # there are no times
+        (counted(code_sha256="b" * 64), GateVerdict.NOT_JUDGED, 3),  # no times
         (counted(code_sha256="b" * 64, conflicts=900), GateVerdict.COUNTED_WORSE, 1),
         (counted(code_sha256="b" * 64, instructions=1_500), GateVerdict.COUNTED_BETTER, 0),
     ],
@@ -114,7 +114,7 @@ def test_the_sources_of_both_sessions_are_counted(
     assert code_of(session(TEXT.replace(padded, "ROW_STRIDE = HEAD_DIM"))) == 1
     assert GateVerdict.COUNTED_WORSE in capsys.readouterr().out
     assert code_of(session(TEXT.replace("__global__", "__globule__"))) == 3
-    assert "is not counted" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "kernel_not_counted")
 
 
 def test_a_session_without_its_source_is_not_judged() -> None:

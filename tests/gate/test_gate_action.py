@@ -1,7 +1,7 @@
 """The GitHub Action's steps and the pre-commit hook, run in a fresh clone of a made-up repository.
 
-What a runner brings stands in the environment, and Attune is the one under test instead of one that
-is installed: `.ci/run` and the action's first step install it the same way.
+The environment is that of a runner, and Attune is the version under test instead of an installed
+one: `.ci/run` and the action's first step install it the same way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEPS = {step["name"]: step for step in ACTION["runs"]["steps"]}
 
 @pytest.fixture
 def runner(tmp_path: Path) -> dict[str, str]:
-    """The environment of a runner whose first step is done."""
+    """Return the environment of a runner after its first step."""
     place = tmp_path / "runner" / "attune" / "bin"
     place.mkdir(parents=True)
     command = place / "attune"
@@ -47,7 +47,7 @@ def runner(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Path:
-    """A repository with a kernel of its own, in a file with a name of its own."""
+    """Return a repository with an own kernel."""
     folder = repository(tmp_path / "origin", "v08", settings=ONE_PROBLEM)
     source = next((folder / "kernels").glob("v08*.cu"))
     shutil.move(source, source.with_name("my_attention.cu"))
@@ -56,7 +56,7 @@ def origin(tmp_path: Path) -> Path:
 
 
 def step(name: str, runner: dict[str, str], where: Path, **env: str) -> tuple[int, str]:
-    """One step as a runner executes it: bash with `-e` and pipefail."""
+    """Run one step as a runner does: bash with `-e` and pipefail."""
     done = subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", STEPS[name]["run"]],
         cwd=where,
@@ -71,7 +71,7 @@ def step(name: str, runner: dict[str, str], where: Path, **env: str) -> tuple[in
 def test_the_action_takes_nothing_but_pip() -> None:
     assert ACTION["runs"]["using"] == "composite"
     assert not any("uses" in each for each in STEPS.values())
-    for each in STEPS.values():  # what a stranger may name reaches a shell as a variable alone
+    for each in STEPS.values():  # untrusted names reach the shell only in variables
         assert "${{" not in each["run"]
         subprocess.run(["bash", "-n", "-c", each["run"]], check=True)
     assert ACTION["inputs"]["run"]["default"] == "false"
@@ -91,7 +91,7 @@ def test_a_revision_that_is_not_there_ends_with_2(
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(origin), str(clone))
     code, _ = step("Judge", runner, clone, BASE="0" * 40, EXECUTE="false")
-    assert code != 0  # git says that there is no such commit
+    assert code != 0  # git reports an unknown commit
 
 
 @pytest.mark.parametrize("known", ["", "77"])
@@ -99,7 +99,7 @@ def test_the_comment_is_written_once_and_then_replaced(
     runner: dict[str, str], tmp_path: Path, known: str
 ) -> None:
     calls = tmp_path / "calls"
-    asked = tmp_path / "runner" / "attune" / "bin" / "gh"  # what GitHub's runners bring
+    asked = tmp_path / "runner" / "attune" / "bin" / "gh"  # as on GitHub's runners
     asked.write_text(f'#!/bin/sh\necho "$@" >> {calls}\ncase "$*" in *--jq*) echo {known};; esac\n')
     asked.chmod(0o755)
     report = tmp_path / "report.md"
@@ -111,7 +111,7 @@ def test_the_comment_is_written_once_and_then_replaced(
     wanted = "-X PATCH repos/o/r/issues/comments/77" if known else "repos/o/r/issues/5/comments"
     assert wanted in last
     assert f"body=@{report}" in last
-    asked.write_text("#!/bin/sh\nexit 1\n")  # a token that may not write
+    asked.write_text("#!/bin/sh\nexit 1\n")  # a token without write permission
     code, out = step("Comment", runner, tmp_path, **given)
     assert (code, "::warning::" in out) == (0, True)
 
@@ -126,7 +126,7 @@ def test_the_actions_steps_in_a_fresh_clone(
         ("ROW_STRIDE = HEAD_DIM + VECTOR", "ROW_STRIDE = HEAD_DIM"),
     )
     commit(origin, "No padding")
-    clone = tmp_path / "clone"  # as actions/checkout makes one: a single commit
+    clone = tmp_path / "clone"  # like actions/checkout: a single commit
     git(tmp_path, "clone", "-q", "--depth=1", f"file://{origin}", str(clone))
     git(origin, "config", "uploadpack.allowAnySHA1InWant", "true")
     code, out = step("Judge", runner, clone, BASE=base, EXECUTE="false")

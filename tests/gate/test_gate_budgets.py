@@ -1,4 +1,4 @@
-"""Budgets, their renewal in a commit, and a kernel's history over commits."""
+"""Budgets, renewing them in a commit, and the history of a kernel over commits."""
 
 from __future__ import annotations
 
@@ -92,10 +92,10 @@ def test_budgets_are_judged_renewed_and_then_kept(
         (GateVerdict.OVER_BUDGET, "registers")
     ]
     assert main(["gate", "--accept"]) == 0
-    assert "registers per thread 50 →" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "registers_per_thread", "50 →")
     message = git(repo, "log", "-1", "--format=%B", "--name-only")
     assert says(message.splitlines()[0], "budgets_renewed")
-    assert "registers per thread 50 →" in message
+    assert says(message, "registers_per_thread", "50 →")
     assert message.split()[-1] == "attune-gate.toml"  # and not the edited kernel
     assert "# what the product needs" in (repo / "attune-gate.toml").read_text()
     assert read_settings(repo).budgets[0].limits["simulated_us"] < 90

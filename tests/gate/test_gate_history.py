@@ -1,4 +1,4 @@
-"""Thirty commits of a made-up repository, judged: refactorings, and regressions of each kind."""
+"""Verdicts on thirty commits of a made-up repository: refactorings and all kinds of regression."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Edit = tuple[str, str]
 
 @dataclass(frozen=True)
 class Change:
-    """One commit; a regression is mended by the one after it."""
+    """One commit; a regression is fixed by the next one."""
 
     subject: str
     edits: tuple[Edit, ...]
-    expected: str = ""  # a verdict that must be among its own; empty: it changes nothing
-    what: str = ""  # which figure or sentence says so
+    expected: str = ""  # a verdict the commit must get; empty: no regression
+    what: str = ""  # the figure or words of that verdict
     file: str = "v08"
 
 
@@ -105,7 +105,7 @@ REGRESSIONS = (
         "instructions",
     ),
 )
-# Every commit of the history, in its order: refactorings, then each regression and its mending.
+# The commits of the history in order: refactorings, then each regression and its fix.
 _ORDER: tuple[tuple[Change, bool], ...] = tuple(
     [(c, False) for c in REFACTORINGS] + [(c, back) for c in REGRESSIONS for back in (False, True)]
 )
@@ -135,11 +135,11 @@ def _check(report: GateReport, change: Change, back: bool) -> None:
     assert worse == []
     assert [kernel.kernel for kernel in report.kernels] == ["v08"]
     assert report.exit_code == 0
-    if not change.expected:  # equal code has no verdict at all
+    if not change.expected:  # equal machine code has no verdict
         assert {v for v, _ in other} <= {GateVerdict.SAME_CODE, "UNDECIDED"}, other
     elif change.expected == "BROKEN":
         assert "FIXED" in {v for v, _ in other}
-    elif change.expected != "INCORRECT":  # what is right now was not looked at before
+    elif change.expected != "INCORRECT":  # a fix of a wrong result is not compared
         assert {v for v, _ in other} & {GateVerdict.COUNTED_BETTER, GateVerdict.SIMULATED_FASTER}, (
             other
         )
@@ -165,7 +165,7 @@ def test_there_are_thirty_commits() -> None:
 
 @pytest.mark.exhaustive
 def test_some_of_thirty_commits_are_judged_rightly(tmp_path: Path) -> None:
-    """A comment, other code of the same meaning, conflicts and their mending, a slip, a race."""
+    """A comment, equivalent code, bank conflicts and their fix, a wrong result, a race."""
     _judged_history(tmp_path, (0, 7, 10, 11, 20, 24))
 
 
@@ -185,7 +185,7 @@ def test_native_code_that_may_run_says_which_barrier(tmp_path: Path) -> None:
     report = judge(trees[0], trees[1], native=True)
     found = _said(report, regressions=True)
     assert any(v == "INCORRECT" and "barrier is missing" in what for v, what in found), found
-    assert any("with your rights" in remark for remark in report.remarks)
+    assert says(report.remarks, "checked_by_host_builds")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`gate --measure`: both versions timed by the sampler on a made-up GPU; and without one."""
+"""`gate --measure`: both versions timed by the sampler on a made-up GPU; and without a GPU."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Timer(MadeUpTimer):
 
 
 class Gpu(MadeUpCuda):
-    """One on which loads that wait for one another take 6 µs in place of 5."""
+    """A GPU on which dependent loads take 6 µs instead of 5."""
 
     @contextmanager
     def timer(
@@ -86,7 +86,7 @@ def test_both_versions_are_timed_in_one_run(
     same = measured_finding(measure_pair(names[0], names[0], PROBLEM, "L4", {}, gpu))
     assert same.verdict is GateVerdict.MEASURED_SAME
 
-    # The whole run: that verdict stands where the simulated one would.
+    # In the whole run the measured verdict replaces the simulated one.
     class Inline:
         def __init__(self, function: Any, *_: object) -> None:
             self._function = function

@@ -1,4 +1,4 @@
-"""What a task that is meant badly comes to: a sentence, and the next task is answered."""
+"""A task that crashes, hangs or takes too much memory gives a sentence; the next one runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from words import says
 
 from engine.versions.workers import Failed, Workers
 
 
 def work(task: tuple[str, str]) -> str:
     what, given = task
-    if what == "endless":  # with a process of its own, as a compiler is
+    if what == "endless":  # with a child process, like a compiler
         child = subprocess.Popen(["sleep", "600"])
         Path(given).write_text(str(child.pid))
         time.sleep(600)
@@ -32,11 +33,12 @@ def test_what_takes_too_long_too_much_or_crashes_is_a_sentence(tmp_path: Path) -
     tasks = [("large", ""), ("crash", ""), ("endless", str(pid)), ("answer", "42")]
     workers: Workers[tuple[str, str], str] = Workers(work, 10.0, 2.0, processes=1)
     large, crash, endless, answer = workers.run(tasks)
-    assert large == Failed("It needs more than 2 GiB of memory, the limit.")
+    assert isinstance(large, Failed)
+    assert says(large.sentence, "gate_memory_limit", "2 GiB")
     assert isinstance(crash, Failed)
-    assert "exit code 11" in crash.sentence
+    assert says(crash.sentence, "gate_process_died", "11")
     assert isinstance(endless, Failed)
-    assert "longer than 10 s" in endless.sentence
+    assert says(endless.sentence, "gate_time_limit", "10 s")
     assert answer == "42"
     child = int(pid.read_text())
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE

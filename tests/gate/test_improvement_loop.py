@@ -1,7 +1,7 @@
-"""A loop that only follows printed advice makes a deliberately poor kernel 3 times as fast.
+"""Following only the printed advice makes a deliberately slow kernel 3 times as fast.
 
-The edits are scripted and chosen by the code of a piece of advice. One of them is a trap: it breaks
-the kernel, and the loop must take it back.
+The edits are scripted and selected by the code of an advice. One of them breaks the kernel, and the
+loop must revert it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ BY_ELEMENT = (
     "                reinterpret_cast<element*>(&vector)[e] = source[e];"
 )
 POOR = (
-    ("ROW_STRIDE = HEAD_DIM + VECTOR", "ROW_STRIDE = HEAD_DIM"),  # conflicts
+    ("ROW_STRIDE = HEAD_DIM + VECTOR", "ROW_STRIDE = HEAD_DIM"),  # bank conflicts
     (LOAD, BY_ELEMENT),  # 2 bytes a load
-    ("unroll 4", "unroll 1"),  # nothing overlaps
+    ("unroll 4", "unroll 1"),  # loads do not overlap
 )
 BARRIER = (
     "        // Every warp reads rows that other warps loaded.\n        __syncthreads();\n",
     "        // Every warp reads rows that other warps loaded.\n",
 )
 PADDED, WIDE, AHEAD = ((new, old) for old, new in POOR)
-# Code of the advice → the edit that a person who reads it would make.
+# The edit that follows from each advice, by the code of the advice.
 EDITS = {
     "tensor_idle": BARRIER,
     "conflicts": PADDED,

@@ -1,4 +1,4 @@
-"""The commands as tools for other programs: short, within a folder, bounded, cancellable."""
+"""The commands as MCP tools: short answers, limited to a folder, time limits, cancelling."""
 
 from __future__ import annotations
 

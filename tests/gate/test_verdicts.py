@@ -1,4 +1,4 @@
-"""The rules of the gate: what figures before and after allow to say."""
+"""Rules for the gate's verdicts from the figures before and after a change."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from words import raises
 
 from engine.versions.figures import Answer, Figures
 from engine.versions.verdict_rules import (
@@ -145,7 +146,7 @@ def test_pairs_that_the_simulation_was_made_to_fit_do_not_count() -> None:
 
 
 def test_without_a_pair_beyond_there_is_no_threshold() -> None:
-    with pytest.raises(ValueError, match="nearer"):
+    with raises(ValueError, "pairs_all_nearer"):
         threshold_of([pair(1.5, 0.9)])
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from agreement_cases import Case, evaluation_of, figures
+from words import says
 
 from engine.attention.evaluation import Evaluation, Latency
 from engine.attention.problem import Problem
@@ -52,7 +53,7 @@ def of_batch_page(result: BatchResult, made: Latency) -> None:
     assert line["predicted µs"] == line["latency µs"]
     assert line["origin"] == made.origin
     now = summary.now_note(summary.present(result))
-    assert now.startswith(f"{format_us(made.median_us)} per launch {made.origin}, ")
+    assert says(now, "present_batch", format_us(made.median_us), made.origin)
 
 
 def of_sweep_page(evaluation: Evaluation, history: History, recorded: list[float]) -> None:

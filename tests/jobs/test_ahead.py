@@ -1,4 +1,4 @@
-"""Compiling ahead: the cache is filled beside the evaluations, and nobody is left behind."""
+"""Compiling ahead: the cache is filled beside the evaluations; no process is left running."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ if __name__ == "__main__":
 
 
 def test_the_executor_is_built_once_no_job_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its compiler would share the core with the first Run, which a host build judges."""
+    """The build would slow down the first Run, which is executed by a host build."""
     built = threading.Event()
     monkeypatch.setattr("engine.machine_code.native_library.build_libraries", lambda: None)
     monkeypatch.setattr("engine.machine_code.execution.prepare", built.set)
@@ -127,7 +127,7 @@ def test_the_executor_is_built_once_no_job_is_served(monkeypatch: pytest.MonkeyP
 def test_rungs_are_served_side_by_side_and_other_jobs_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Of the others two often need the same kernel simulated."""
+    """Other jobs run one at a time, as two often need the same simulation."""
     run = RunDir(tmp_path)
     table = JobTable(run.journal)
     kinds = {"a": "rung", "b": "rung", "c": "rung", "d": "simulate", "e": "rung"}

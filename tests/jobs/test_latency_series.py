@@ -1,4 +1,4 @@
-"""What a stream says so far: the same however it came in, by the rules of every measurement."""
+"""Summary of a stream so far: independent of the chunks it came in, by the sampler's rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CAP, HOT = "power cap", "software thermal slowdown"
 
 
 def gpu_samples(count: int, begin: float = 1e9) -> list[LatencySample]:
-    """Ten a second. In the third quarter a protective slowdown, in the second a power cap."""
+    """Return ten samples a second, the second quarter power-capped, the third thermally slowed."""
     times = np.random.default_rng(count).lognormal(3.0, 0.01, count).tolist()
     found = []
     for i, time_us in enumerate(times):

@@ -1,4 +1,4 @@
-"""A live job on the CPU backend: one stream, many readers, and it ends when it is told to."""
+"""A live latency job on the CPU backend: one stream, several readers, and how it ends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobManager]:
 
 @pytest.fixture
 def manager(server: JobManager) -> Iterator[JobManager]:
-    """The same server and worker for all; a test's streams end with it."""
+    """Yield the shared job manager; streams of a test are ended after it."""
     yield server
     for job in server.jobs():
         if not job.is_over:
@@ -68,7 +68,7 @@ def test_two_tabs_read_one_stream_to_its_end(manager: JobManager) -> None:
     assert manager.read_stream(job_id).samples == ()
     wait_until(lambda: len(manager.read_stream(job_id).samples) >= 3)
     first = manager.read_stream(job_id)
-    # It is a CPU's execution time and says so: nothing of a GPU is claimed.
+    # It is labelled as CPU execution time, without figures of a GPU.
     assert (first.kind, first.device) == ("cpu_execution", "this machine's CPU")
     assert all(s.sm_clock_mhz is None and s.time_us > 0 for s in first.samples)
     wait_until(lambda: bool(manager.read_stream(job_id, first.after).samples))
@@ -85,7 +85,7 @@ def test_two_tabs_read_one_stream_to_its_end(manager: JobManager) -> None:
     after = manager.submit(REQUEST)
     wait_until(lambda: standing(manager, after).is_over)
     assert standing(manager, after).state == "done"
-    assert manager._run.live_worker() == worker  # it was asked to stop, not killed
+    assert manager._run.live_worker() == worker  # the stream was stopped without killing the worker
     end = manager.read_stream(job_id).after
     time.sleep(0.3)
     assert manager.read_stream(job_id, end).samples == ()
@@ -116,7 +116,7 @@ def test_a_kernel_that_does_not_run_gets_no_stream(manager: JobManager) -> None:
 
 
 def look_away(manager: JobManager, job_id: str, for_s: float = UNSEEN_S) -> None:
-    """As if the last look had been long ago."""
+    """Set the time of the last poll back by `for_s` seconds."""
     long_ago = time.time() - for_s - 1
     os.utime(manager._run.stream(job_id).with_suffix(".seen"), (long_ago, long_ago))
 
@@ -131,9 +131,9 @@ def test_it_ends_by_itself_when_nobody_looks_any_more(manager: JobManager) -> No
     wait_until(lambda: standing(manager, live).is_over)
     job = standing(manager, live)
     assert (job.state, job.end, job.result) == ("done", "unseen", None)
-    assert manager.read_stream(live).samples  # what was measured stays
+    assert manager.read_stream(live).samples  # samples are kept
     assert manager._run.live_worker() == worker
-    # One that is forgotten while it waits for its turn is not even begun.
+    # A stream that nobody polls while it is queued is not started.
     first = manager.submit_stream(REQUEST)
     waiting = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(first).samples))
@@ -149,7 +149,7 @@ def test_a_closed_tab_does_not_hold_up_the_next_job(manager: JobManager) -> None
     closed = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(closed).samples))
     look_away(manager, closed, UNSEEN_IN_THE_WAY_S)
-    assert standing(manager, closed).state == "running"  # nobody waits: it may be a hidden tab
+    assert standing(manager, closed).state == "running"  # the tab may be hidden, and no job waits
     waiting = manager.submit_stream(REQUEST)
     wait_until(lambda: standing(manager, closed).is_over)
     assert standing(manager, closed).end == "unseen"
@@ -164,7 +164,7 @@ def test_each_look_counts_from_anew(tmp_path: Path) -> None:
     assert is_unseen(stream, now - UNSEEN_IN_THE_WAY_S - 1, UNSEEN_IN_THE_WAY_S)
     mark_seen(stream)
     assert not is_unseen(stream, now - UNSEEN_S - 1)
-    mark_seen(tmp_path / "no such folder" / "stream.jsonl")  # a look never fails
+    mark_seen(tmp_path / "no such folder" / "stream.jsonl")  # marking never fails
 
 
 def test_a_full_stream_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,15 +20,15 @@ from engine.jobs.manager import ENDED, JobManager, JobStatus
 from engine.pipeline.request import EvaluationRequest, preview
 
 SMALL = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
-# What a worker does in the least time, where it does not matter what.
+# The quickest job, for tests in which the work does not matter.
 COMPILED = replace(SMALL, execute=False)
-# About ten seconds of CPU execution: long enough to be cancelled in the middle.
+# About ten seconds of CPU execution, to be cancelled meanwhile.
 LONG = EvaluationRequest("v01", Problem(8, 8, 2048, 64), gpu="L4", backend="cpu", timeout_s=300)
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobManager]:
-    """For tests that leave the worker as it is."""
+    """Yield a manager for tests that do not change its worker."""
     made = JobManager(tmp_path_factory.mktemp("shared") / "jobs")
     yield made
     made.close()
@@ -53,7 +53,7 @@ def wait(manager: JobManager, job_id: str, states: frozenset[str] = ENDED) -> Jo
 
 
 def reap(manager: JobManager) -> None:
-    """Wait for the killed worker of a manager that was let go without closing it."""
+    """Wait for the killed worker of a manager that was dropped without closing it."""
     process = manager._worker._process
     assert process is not None
     process.wait()
@@ -119,11 +119,11 @@ def test_cancel_is_felt_within_half_a_second(manager: JobManager) -> None:
     assert status is not None
     assert status.state == "cancelled"
     assert took < 0.5
-    # The job behind it still runs, on a new worker; the old one's child is gone.
+    # The next job runs on a new worker; the child of the old one has ended.
     assert wait(manager, queued).state == "done"
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
-    manager.cancel(running)  # a second time changes nothing
+    manager.cancel(running)  # cancelling again has no effect
     assert wait(manager, running).state == "cancelled"
 
 
@@ -153,7 +153,7 @@ def test_a_restarted_server_finds_the_running_job(tmp_path: Path) -> None:
     running = first.submit(LONG)
     wait(first, running, frozenset({"running"}))
     pid = worker_pid(first)
-    first._slot_lock.release()  # the server is killed: its lock goes, its worker stays
+    first._slot_lock.release()  # as after a killed server: the lock is released, the worker stays
     second = JobManager(tmp_path / "jobs")
     try:
         assert worker_pid(second) == pid
@@ -202,7 +202,7 @@ def test_a_worker_nobody_wants_leaves(tmp_path: Path) -> None:
 
     run = RunDir(tmp_path / "server0")
     run.create()
-    assert worker.main([str(run.root)], idle_check_s=0.1) == 0  # no server holds the folder
+    assert worker.main([str(run.root)], idle_check_s=0.1) == 0  # no server has claimed the folder
 
     held = JobManager(tmp_path)  # claims server0
     try:
@@ -234,7 +234,7 @@ def test_a_job_that_cannot_be_read_fails_alone(shared: JobManager) -> None:
         job = shared.status(job_id)
         assert job is not None, queued
         assert job.state == "failed", queued
-        assert "start it again" in job.error, queued
+        assert says(job.error, "job_unreadable"), queued
 
 
 def test_events_of_another_version_change_nothing(shared: JobManager) -> None:
@@ -254,7 +254,7 @@ def test_events_of_another_version_change_nothing(shared: JobManager) -> None:
 def test_a_worker_that_never_starts_ends_the_jobs_with_its_last_output(
     manager: JobManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONHOME", "/nowhere")  # the interpreter itself does not start
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")  # the interpreter cannot start
     jobs = [manager.submit(COMPILED) for _ in range(2)]
     for job_id in jobs:
         job = wait(manager, job_id)
@@ -262,7 +262,7 @@ def test_a_worker_that_never_starts_ends_the_jobs_with_its_last_output(
         assert says(job.error, "ends_soon_started")
         assert "encodings" in job.log
     monkeypatch.delenv("PYTHONHOME")
-    assert wait(manager, manager.submit(COMPILED)).state == "done"  # mended, and asked again
+    assert wait(manager, manager.submit(COMPILED)).state == "done"  # works again once it is fixed
 
 
 @pytest.mark.slow
@@ -270,10 +270,10 @@ def test_a_worker_of_other_code_is_replaced(tmp_path: Path) -> None:
     first = JobManager(tmp_path / "jobs")
     wait(first, first.submit(COMPILED))
     old = worker_pid(first)
-    first._slot_lock.release()  # the server goes, its worker stays
+    first._slot_lock.release()  # the server ends, the worker stays
 
     second = JobManager(tmp_path / "jobs")
-    assert worker_pid(second) == old  # the same code: it is kept
+    assert worker_pid(second) == old  # it runs the same code, so it is kept
     second._slot_lock.release()
 
     file = tmp_path / "jobs" / "server0" / "worker.json"

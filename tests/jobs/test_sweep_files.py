@@ -1,4 +1,4 @@
-"""Sweeps of the command line, looked at by others while they run."""
+"""Sweeps of the command line, read by other processes while they run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPEC = SweepSpec(Space(("v01",), (Problem(1, 1, 64, 64),)), SweepOptions(gpu="L4
 
 
 def add(book: SweepJournal, count: int) -> None:
-    """The first so many rows, with made-up predicted times."""
+    """Add the first `count` rows, with made-up predicted times."""
     for i, point in enumerate(SPEC.space.points(SPEC.options)[:count]):
         request = point.request
         evaluation = Evaluation(
@@ -74,7 +74,7 @@ def test_a_command_that_was_killed_has_ended(tmp_path: Path, book: SweepJournal)
     files = SweepFiles(tmp_path, probed_s=0.0)
     (job,) = files.listed()
     assert job.state == "cancelled"
-    with book.claim():  # gone on with, in an evaluation that takes long
+    with book.claim():  # resumed, in a long evaluation
         assert files.listed()[0].state == "running"
     assert files.listed()[0].state == "cancelled"
 

@@ -32,7 +32,7 @@ from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import Progress, SweepCounts, SweepJournal, SweepSpec
 
 ROOT = Path(__file__).resolve().parents[2]
-FAST = SweepOptions(gpu="L4", backend="cpu", execute=False)  # compile and predict: no CPU run
+FAST = SweepOptions(gpu="L4", backend="cpu", execute=False)  # compile and predict without executing
 
 
 def spec(seqlens: int = 4, options: SweepOptions = FAST) -> SweepSpec:
@@ -49,14 +49,14 @@ def manager(tmp_path: Path) -> Iterator[JobManager]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobManager]:
-    """For tests that leave the worker as it is."""
+    """Yield a manager for tests that do not change its worker."""
     made = JobManager(tmp_path_factory.mktemp("shared") / "jobs")
     yield made
     made.close()
 
 
 def wait_for(manager: JobManager, job_id: str, done: Callable[[JobStatus], bool]) -> JobStatus:
-    deadline = time.monotonic() + 300  # a compiler beside other load
+    deadline = time.monotonic() + 300  # compiling takes long on a busy machine
     while time.monotonic() < deadline:
         status = manager.status(job_id)
         assert status is not None
@@ -90,12 +90,12 @@ def test_a_sweep_runs_to_its_end_with_rows_and_progress(shared: JobManager) -> N
     assert job.progress.best[0].median_us == fastest.median_us
     path = shared._run.sweep_journal(job.journal)
     assert SweepJournal.open(path).ended == "finished"
-    # Before the first row it says what is evaluated.
+    # Before the first row the stage names the point that is evaluated.
     lines = shared._run.journal.read_text(encoding="utf-8").splitlines()
     events = [json.loads(line) for line in lines if job.job_id in line]
     told = [event["progress"] for event in events if "progress" in event]
     assert any(x["under_way"].startswith("v01 ") for x in told if x["done"] == 0)
-    # Without a GPU there is no final: the rows rank by what the model predicts, and it says so.
+    # Without a GPU there is no final round: rows are ranked by predicted times, which is shown.
     results = shared.results(job.job_id)
     assert len(results) == len(wanted.space.problems)
     assert {r.origin for r in results} == {"predicted"}
@@ -123,7 +123,7 @@ def test_what_is_left_counts_down_while_a_point_is_evaluated() -> None:
     for now, left_s in (
         (1000.0, (40.0, 30.0, 60.0)),
         (1004.0, (36.0, 26.0, 56.0)),
-        (1012.0, (30.0, 22.5, 48.0)),  # three of four points are still to come
+        (1012.0, (30.0, 22.5, 48.0)),  # three of four points are left
         (2000.0, (30.0, 22.5, 45.0)),
     ):
         assert job.left_s(now) == left_s
@@ -131,7 +131,7 @@ def test_what_is_left_counts_down_while_a_point_is_evaluated() -> None:
 
 
 def test_the_point_under_way_is_said_however_soon_it_began() -> None:
-    """It may take minutes, in which no other progress comes."""
+    """The point being evaluated is reported at once, as it may take minutes."""
     told: list[str] = []
 
     def event(_: str, __: str, progress: dict[str, Any]) -> None:
@@ -146,7 +146,7 @@ def test_the_point_under_way_is_said_however_soon_it_began() -> None:
         time.sleep(0.01)
     assert told == ["v01", "v03"]
     report.finish()
-    assert told == ["v01", "v03"]  # nothing new
+    assert told == ["v01", "v03"]  # no new report
 
 
 def test_a_final_survives_the_journal() -> None:
@@ -164,7 +164,7 @@ def test_a_cluster_that_cannot_be_is_one_sentence_and_the_sweep_can_go_on_here(
     assert says(first.error, "scheduler_address")
     again = shared.resume_sweep(first.job_id)
     assert again is not None
-    assert wait_for(shared, again, ended).cluster == "gpu-box"  # where it ran before
+    assert wait_for(shared, again, ended).cluster == "gpu-box"  # the cluster of the first run
     here = shared.resume_sweep(first.job_id, cluster="")
     assert here is not None
     job = wait_for(shared, here, ended)
@@ -194,7 +194,7 @@ def test_cancel_keeps_the_rows_and_resume_does_the_rest(manager: JobManager) -> 
     assert len(after) == wanted.space.count()
     assert job.progress is not None
     assert job.progress.resumed >= len(before)
-    assert all(after[point] == row for point, row in before.items())  # nothing done twice
+    assert all(after[point] == row for point, row in before.items())  # no point is evaluated again
     assert manager.resume_sweep("no such job") is None
 
 
@@ -240,7 +240,7 @@ def test_a_killed_worker_loses_no_row_and_the_sweep_goes_on(manager: JobManager)
 
 @pytest.mark.slow
 def test_a_killed_server_loses_nothing_and_the_next_one_finds_the_sweep(tmp_path: Path) -> None:
-    """The server is a process of its own and is killed; its worker goes on meanwhile."""
+    """The server process is killed while its worker continues; the next server finds the sweep."""
     code = """
 import sys, time
 from pathlib import Path
@@ -337,8 +337,8 @@ def test_a_point_that_kills_the_worker_is_crashed_and_the_rest_is_done(
     assert (job.state, job.end) == ("done", "finished"), job.error + job.log
     found = {row.problem.seqlen: row for row in manager.rows(job.job_id)}
     assert found[32].status == "CRASHED"
-    assert "died 2 times" in found[32].reason
-    assert {found[16].status, found[48].status} == {"SKIPPED"}  # not executed, predicted
+    assert says(found[32].reason, "worker_died_times", "2")
+    assert {found[16].status, found[48].status} == {"SKIPPED"}  # predicted without executing
     assert found[16].median_us is not None
 
 
@@ -374,7 +374,7 @@ def test_a_worker_without_its_gpu_starts_anew_and_goes_on(tmp_path: Path) -> Non
                 time.sleep(0.02)
             assert found.ended == "finished"
             assert len(found.rows) == spec(3).space.count()
-            assert run.live_worker() == worker.pid  # the same process, a new image
+            assert run.live_worker() == worker.pid  # the same process after exec
             events = run.journal.read_text()
             assert events.count('"started"') == 2
         finally:

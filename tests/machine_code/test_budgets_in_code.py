@@ -104,7 +104,7 @@ def test_each_region_has_its_own_budget() -> None:
         "25",
     )
     assert mistake_with("HGMMA", "R176") is None
-    assert "setmaxnreg 240 uses 241 registers" in str(mistake_with("HGMMA", "R177"))
+    assert says(str(mistake_with("HGMMA", "R177")), "code_behind_setmaxnreg", "240", "241")
 
     few = replace(launch, warpgroup_registers=(24, 240, 240, 240), threads=512)
     assert says(str(budget_mistake(few, program, 128 - 8, "", V16.source.name)), "so_that_one")

@@ -60,7 +60,7 @@ def test_what_is_true_is_found_with_warm_and_cold_apart() -> None:
         assert latency.origin == "measured"
         assert latency.kind == kind
         assert latency.median_us == pytest.approx(9.5 * factor, rel=0.01)
-        assert "interleaved" in latency.reason
+        assert says(latency.reason, "samples_interleaved")
     assert run.comparison("c", "device_cold").verdict is Verdict.SLOWER
     assert run.table.compare("c", "b", "device_warm").ratio == pytest.approx(12 / 9.5, rel=0.01)
 
@@ -233,7 +233,7 @@ def test_a_throttled_run_says_so_gives_no_verdict_and_keeps_its_numbers() -> Non
     assert dropped_share(run) > 0.2
     found = run.comparison("b")
     assert found.verdict is Verdict.UNDECIDED
-    assert "throttled" in found.reason
+    assert says(found.reason, "no_verdict_throttled")
     assert run.latency("b", "device_warm") is not None
 
 

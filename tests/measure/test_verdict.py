@@ -114,7 +114,7 @@ def test_dropped_samples_are_left_out_with_their_partners() -> None:
 def test_too_few_pairs_are_no_evidence() -> None:
     found = paired_verdict([10.0] * 5, [5.0] * 5, 0.0)
     assert found.verdict is Verdict.UNDECIDED
-    assert "5 rounds" in found.reason
+    assert says(found.reason, "too_few_rounds", "5")
     assert aa_floor([10.0] * 5, [10.0] * 5) == math.inf
 
 

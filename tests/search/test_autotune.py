@@ -54,7 +54,7 @@ def test_predictions_are_never_raced_and_always_called_so() -> None:
     rows = [row("v05", 10.0 + s, config={"num_splits": s}, origin="predicted") for s in (1, 2)]
     (result,) = problem_results(rows, opened)
     assert result.origin == "predicted"
-    assert "not measured" in result.reason
+    assert says(result.reason, "predicted_tie")
 
 
 def test_only_the_best_of_the_search_race_and_nobody_gets_lost() -> None:

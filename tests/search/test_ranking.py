@@ -12,6 +12,7 @@ from words import says
 from engine.attention.evaluation import CALIBRATED, METHODS
 from engine.base.errors import SnapshotError, Status
 from engine.base.schema import decode, encode
+from engine.history.known_time import NOT_COMPARABLE
 from engine.measure.sampler import SamplerSettings, run_rounds
 from engine.measure.statistics import MedianInterval, Verdict
 from engine.search.autotune import problem_result
@@ -72,7 +73,7 @@ def test_a_calibrated_and_an_uncalibrated_prediction_have_no_ratio() -> None:
     found = problem_result("L4", rows)
     assert found is not None
     table, *_ = result_tables(rows, [found])
-    assert list(table.frame()["ratio"]) == ["1.000", "not comparable", "4.000"]
+    assert list(table.frame()["ratio"]) == ["1.000", NOT_COMPARABLE, "4.000"]
 
 
 def test_a_place_of_an_earlier_version_is_readable() -> None:
@@ -120,7 +121,7 @@ def test_predictions_of_different_methods_are_never_ranked_together() -> None:
     assert compare_rows(assumed, simulated) is Verdict.UNDECIDED
     result = problem_result("L4", [assumed, simulated])
     assert result is not None
-    assert "Predicted by machine code for 1 point" in result.reason
+    assert says(result.reason, "predicted_tie", "by machine code", "1 point")
     assert says(result.reason, "without_simulated_time", "1 point")
     tally = Tally()
     tally.add(simulated)
@@ -150,10 +151,11 @@ def test_two_gpus_of_one_model_get_no_verdict() -> None:
     assert compare_rows(row("v05", 5.0, gpu=ONE), one) is Verdict.FASTER
     failed = row("v05", None, config={"num_splits": 8}, status=Status.CRASHED, gpu=TWO)
     groups = by_problem([one, two, old, failed])
+    unrecorded = next(name for name, _ in groups if says(name, "gpu_unrecorded", "L4"))
     assert {name: [r.point for r in group] for (name, _), group in groups.items()} == {
         "L4 (GPU-1111aaaa on node7)": [one.point],
         "L4 (GPU-2222bbbb on node7)": [two.point],
-        "L4 (which one was not recorded)": [old.point],
+        unrecorded: [old.point],
         "L4": [failed.point],
     }
     alone = by_problem([one, failed, row("v01", 7.0, gpu=ONE)])

@@ -190,7 +190,7 @@ def test_what_is_no_journal_is_one_sentence(tmp_path: Path) -> None:
         SweepJournal.open(other)
     SweepJournal(other).begin(SPEC)
     other.write_text(other.read_text().replace('"v05"', '"v77"'))
-    with pytest.raises(UnknownName, match=r"here\. There is no variant called 'v77'"):
+    with raises(UnknownName, "sweep_unreadable_here", "'v77'"):
         SweepJournal.open(other)
 
 

@@ -1,4 +1,4 @@
-"""Small sessions to compare. Plainly test data."""
+"""Small made-up sessions to compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the importers share."""
+"""Helpers of the importer tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def imported(
 
 
 def refused(text: Any, code: str, *facts: str, options: ImportOptions = WHOLE) -> None:
-    """It is an error with this code, of one line that names the facts."""
+    """Check that importing fails with this code, in one line that names the facts."""
     with raises(SnapshotError, code, *facts) as caught:
         imported(text, "bad.csv", options)
     assert "\n" not in str(caught.value)

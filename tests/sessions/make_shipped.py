@@ -1,6 +1,6 @@
 """The recorded sessions in `sessions/`, made by the importers from the measurements in `data/`.
 
-`python tests/sessions/make_shipped.py` writes them; a test holds that they are what it would write.
+`python tests/sessions/make_shipped.py` writes them; a test checks that the files are up to date.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WHEN = "2026-11-21T00:00:00Z"
 
 
 def l4_study() -> Snapshot:
-    """The FA-1 kernel on an L4: latency against S, and against batch × heads."""
+    """Return the FA-1 kernel on an L4: latency over S, and over batch × heads."""
     path = DATA / "l4_fa1_baseline.csv"
     options = ImportOptions(
         variant="v01",
@@ -37,7 +37,7 @@ def l4_study() -> Snapshot:
 
 
 def h200_baselines() -> Snapshot:
-    """PyTorch's attention on an H200, every backend that takes the problem."""
+    """Return PyTorch's attention on an H200, with every backend that supports the problem."""
     path = DATA / "h200_sdpa.json"
     options = ImportOptions(
         device="NVIDIA H200",
@@ -60,7 +60,7 @@ def h200_baselines() -> Snapshot:
 
 
 def shipped() -> dict[str, bytes]:
-    """File name → content."""
+    """Return the content of each file by its name."""
     return {
         next(names_for(snapshot)).removesuffix(".gz"): dumps(snapshot, compress=False)
         for snapshot in (l4_study(), h200_baselines())

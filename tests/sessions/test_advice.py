@@ -1,4 +1,4 @@
-"""What to try next: predicted, ordered, reasoned, and silent where nothing can be said."""
+"""Advice on what to try next: predicted gains, order, reasons, none without data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kernels.ladder import LADDER, by_id
 
 
 def compiled(registers: int = 64, spill_bytes: int = 0) -> MadeUpHistory:
-    """Stands in for the compiler: every pass takes the same registers."""
+    """Return a history in which every pass has the same registers, instead of compiling."""
     return MadeUpHistory(registers_of=lambda *_: registers, spill_bytes=spill_bytes)
 
 
@@ -60,7 +60,7 @@ def titles(found: tuple[Suggestion, ...]) -> str:
 def test_advice_does_not_start_from_another_kernels_time() -> None:
     predicted = Latency("predicted", 9.0, 8.0, 10.0, "test data")
     ours = evaluation("v05", latency=predicted)
-    found = advise([evaluation("v01"), ours], compiled())  # v01's time is of an unknown source
+    found = advise([evaluation("v01"), ours], compiled())  # the source of v01's time is unknown
     assert [s.reason for s in found] == [s.reason for s in advise([ours], compiled())]
     assert found
 
@@ -72,7 +72,7 @@ def test_suggestions_are_ordered_by_gain_and_each_has_its_reason() -> None:
     assert 3 <= len(found) <= MAX_SUGGESTIONS
     assert all(s.gain >= MIN_GAIN and s.reason and s.latency.origin == "predicted" for s in found)
     assert says(titles(found), "use_variant", "v08")
-    assert "v21" not in titles(found)  # its K and V lie in pages
+    assert "v21" not in titles(found)  # it needs paged K and V
     assert says(found[0].reason, "sms_get_work", "14%")  # 8 CTAs on 58 SMs
 
 
@@ -103,7 +103,7 @@ def test_a_calibrated_time_gives_no_gain_over_uncalibrated_ones() -> None:
     assert {o.variant for o in others} == {"v05", "v08"}
     assert {(o.basis, o.speedup) for o in others} == {("predicted by roofline", None)}
     assert any("v05" in note and "v08" in note for note in notes)
-    # The order is that of the values all the same.
+    # They are nevertheless ordered by value.
     costs = [o.per_query_us for o in options]
     assert costs == sorted(costs)
     found = [s for s in advise([evaluation(problem=problem)], known) if s.variant != "v01"]
@@ -138,7 +138,7 @@ def test_the_fastest_kernel_of_a_problem_is_where_it_starts() -> None:
     found = advise([evaluation(), evaluation("v08", latency=fast)], compiled())
     assert "v08 mma.sync" not in titles(found)
     predicted = Latency("predicted", 0.1, 0.1, 0.1, "test data")
-    # A prediction, however good, does not beat a time that was taken.
+    # A predicted time never ranks above a measured or recorded one.
     found = advise([evaluation(), evaluation("v08", latency=predicted)], compiled())
     assert all("Predicted 2.1" in s.reason for s in found if s.variant == "v04")
 
@@ -166,7 +166,7 @@ def test_the_limiter_is_lifted_where_ctas_wait(registers: int, facts: tuple[str,
     assert says(lifted.title, "get_down_to", *facts)
     assert lifted.gain is not None
     assert lifted.gain > 1.1
-    # With room for every CTA at once nothing waits, and nothing is suggested.
+    # If all CTAs are resident at once, no CTA waits and nothing is suggested.
     roomy = advise([evaluation(problem=Problem(1, 1, 64, 64))], compiled(registers))
     assert not says(titles(roomy), "get_down_to")
 

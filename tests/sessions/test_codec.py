@@ -1,4 +1,4 @@
-"""Snapshot files: what is written is what is read, of every version there ever was."""
+"""Snapshot files: round trip, all earlier schema versions, and damaged or invalid files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_evaluations_come_back_as_they_were_and_are_shown_as_recorded() -> None:
 
 
 def test_version_1_stays_readable() -> None:
-    """The file was written once and is never written again. Its figures are spelled out here."""
+    """A file of schema version 1, which is never rewritten, is read with its original figures."""
     snapshot = loads(V1.read_bytes(), name="v1.json")
     assert snapshot.title == "Test data: KV-split on an L4"
     assert snapshot.target is not None

@@ -1,4 +1,4 @@
-"""Comparing sessions: what may be said, what may not, and in which order."""
+"""Comparing sessions: when there is a verdict, when there is none, and the order of rows."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ class TestAlignment:
 
 
 class TestPairing:
-    """Sessions align by problem; what is compared within one can be chosen."""
+    """Sessions are matched by problem; which evaluations are compared can be selected."""
 
     V01 = evaluation(100.0, "v01", config={"block_n": 64})
 
@@ -304,7 +304,7 @@ class TestPairing:
 
 
 def rebuilt(registers: int = 96, spills: int = 12, occupancy: float = 1 / 3) -> Evaluation:
-    """The evaluation with other figures of its passes."""
+    """Return the evaluation with other registers, spills and occupancy."""
     base = evaluation()
     main = base.passes[0]
     resources = replace(
@@ -319,7 +319,7 @@ def rebuilt(registers: int = 96, spills: int = 12, occupancy: float = 1 / 3) -> 
 
 
 class TestFindings:
-    """What got worse besides the time."""
+    """Regressions other than the time."""
 
     def test_registers_spills_and_occupancy_are_findings_of_their_own(self) -> None:
         before, after = session(rebuilt(64, 0, 0.5)), session(rebuilt(71, 16, 0.25))
@@ -330,7 +330,7 @@ class TestFindings:
         assert says(row.findings[0].sentence, "spills_counted", "0 → 16")
         assert says(row.findings[1].sentence, "registers_per_thread_before", "71", "64")
         assert comparison.exit_code == 1
-        few = session(rebuilt(71, 0, 0.5))  # registers alone have no verdict
+        few = session(rebuilt(71, 0, 0.5))  # more registers alone are no regression
         assert compare_sessions({"a": before, "b": few}).exit_code == 0
         assert compare_sessions({"a": after, "b": before}).exit_code == 0
         changed = {c.figure: (c.before, c.after, c.change) for c in changes(row.before, row.after)}
@@ -463,7 +463,7 @@ class TestWinners:
 
         sessions = {"a": imported(543.0, "v01"), "b": imported(12.0, "v05")}
         (winner,) = compare_sessions(sessions).winners
-        # Kernels of which no source is known: of ours they have the problem alone.
+        # Kernels of unknown source are references, not this variant: only the problem is the same.
         assert winner.best.variant == "Untitled session kernel (given as v05)"
         assert winner.best.is_reference
         assert winner.runner_up is not None
@@ -536,7 +536,7 @@ class TestWinners:
         )
 
     def test_imported_times_have_no_ratio_to_sdpa(self) -> None:
-        """How they were timed is not known: 8.1× beside "no verdict" is no figure."""
+        """The timing method is unknown, so there is no verdict and no ratio either."""
         recorded = replace(latency(90.0), origin="recorded", samples_us=())
         imported = evaluation(90.0, baselines=(BaselineTiming("flash", recorded),))
         imported = replace(

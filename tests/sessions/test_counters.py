@@ -1,4 +1,4 @@
-"""Nsight Compute's counters beside the estimates, and the command that collects them."""
+"""Imported Nsight Compute counters beside the estimates, and the command that collects them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saving is all or nothing: killed 200 times, and done by several processes at once."""
+"""Saving is atomic when the process is killed (200 times) and with several processes at once."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_kill_9_leaves_the_old_state_or_the_whole_new_file(tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stderr
     new, died_at_a_line = map(int, done.stdout.split())
-    assert 10 < new < 190  # both outcomes were seen
+    assert 10 < new < 190  # both outcomes occurred
     assert died_at_a_line > 40
 
 

@@ -1,4 +1,4 @@
-"""What a session cost, its phases and its decision: kept, shown first, summed over sessions."""
+"""Cost, phases and decision of a session: stored, shown first, summed over sessions."""
 
 from __future__ import annotations
 
@@ -117,5 +117,5 @@ def test_a_session_ends_by_its_numbers_and_overspending_is_flagged() -> None:
     assert says(table.remark, "over_its_budget", "Splits", "3.60", "2.00")
     (row,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
     assert (row["over its budget"], row["hypothesis"]) == ("yes", "refuted")
-    assert row["gain"].startswith("2× ")  # half of the time went: 25 % an hour
+    assert row["gain"].startswith("2× ")  # the time was halved in two hours: 25 % an hour
     assert (row["saved per hour"], row["saved per US$"]) == ("25%", "13.9%")

@@ -1,4 +1,4 @@
-"""The environment of a snapshot: complete where it can be known, None elsewhere, never an error."""
+"""The environment of a snapshot: what cannot be determined is None and never an error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_without_a_gpu_its_fields_are_empty(software_nvml: SoftwareNvml) -> None
 
 
 def test_what_the_driver_says(software_nvml: SoftwareNvml) -> None:
-    """Of two boards, of which the second one answers nothing."""
+    """Two GPUs, of which the second one answers no query."""
     software_nvml.has(described("L4"), described("L4"))
     clocks = "sm_clock_mhz=1900 memory_clock_mhz=6251 max_memory_clock_mhz=6251"
     software_nvml.says(f"{clocks} cuda_version=13010 1:*=3")
@@ -64,7 +64,7 @@ def test_commit_and_dirty_flag(tmp_path: Path) -> None:
 
     assert found() == (None, None)
     git(tmp_path, "init", "-q")
-    assert found() == (None, None)  # nothing committed yet
+    assert found() == (None, None)  # no commit yet
     (tmp_path / "v01.cu").write_text("// one")
     git(tmp_path, "add", "v01.cu")
     git(tmp_path, "commit", "-q", "-m", "one")

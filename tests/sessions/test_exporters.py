@@ -1,4 +1,4 @@
-"""Times as other tools' files, which read back as they were."""
+"""Exporting times as files of other tools, which import to the same times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random values, bytes and tables: a plain sentence or a valid snapshot, and nothing else."""
+"""Random values, bytes and tables: each gives a one-sentence error or a valid snapshot."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_fuzz_a_value_anywhere(path: Place, value: Any) -> None:
 @settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_fuzz_bytes(data: st.DataObject) -> None:
-    """Random edits of a valid file, compressed or not, and plain noise."""
+    """Random edits of a valid file, compressed or not, and random bytes."""
     base = data.draw(st.sampled_from([VALID, dumps(snapshot_maker()), b""]))
     start = data.draw(st.integers(0, len(base)))
     stop = data.draw(st.integers(start, min(len(base), start + 50)))

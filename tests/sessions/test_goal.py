@@ -1,4 +1,4 @@
-"""Goal against result: cautious, computed, and said in one sentence."""
+"""Goal against result: state computed from the intervals, and its sentence."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_gain_per_unit() -> None:
         timed(100.0),
         timed(150.0, problem=Problem(2, 4, 128, 64)),
         timed(400.0, problem=Problem(8, 8, 128, 64)),
-        timed(1.0, problem=Problem(64, 8, 512, 64)),  # another S: no start to compare with
+        timed(1.0, problem=Problem(64, 8, 512, 64)),  # another S, so it has no start of its own
     ]
     status = goal_status(Goal(metric="per_unit_gain", value=10), evaluations)
     assert (status.state, status.value) == ("met", 16.0)
@@ -189,7 +189,7 @@ def test_gain_per_unit() -> None:
     assert goal_status(Goal(metric="per_unit_gain", value=17), evaluations).state == "missed"
     alone = goal_status(Goal(metric="per_unit_gain", value=2), evaluations[:1])
     assert alone.state == "undecided"
-    # A predicted start says nothing of how much a measured time gained.
+    # From a predicted start the gain of a measured time is unknown.
     start = replace(evaluations[0], latency=make_latency(100.0, 0, origin="predicted"))
     mixed = goal_status(Goal(metric="per_unit_gain", value=2), [start, evaluations[2]])
     assert (mixed.state, mixed.value) == ("undecided", None)

@@ -1,4 +1,4 @@
-"""A snapshot keeps what a launch on Hopper needs: tensor maps, clusters, register budgets."""
+"""Snapshots store what a Hopper launch needs: tensor maps, clusters, register counts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_the_launch_of_a_loaded_snapshot_is_equal(variant: Variant, tmp_path: Pa
     problem = Problem(2, 4, 203, 96, causal=True, num_heads_kv=2)
     config = fitting_config(variant, problem)
     text = variant.source.read_text(encoding="utf-8")
-    cluster = (1, 2, 1) if variant.id == "v16" else (1, 1, 1)  # of v16 two heads
-    if "\ncluster = [" not in text:  # v19 says it itself, by its config
+    cluster = (1, 2, 1) if variant.id == "v16" else (1, 1, 1)  # v16 clusters two heads
+    if "\ncluster = [" not in text:  # v19's description has one already
         text = text.replace("[[passes]]\n", f"[[passes]]\ncluster = {list(cluster)}\n", 1)
     plan = make_plan(parse_variant(text, variant.source), problem, config)
     source = make_source(variant.source.name, text, ("-DHEAD_DIM=96",))

@@ -1,4 +1,4 @@
-"""Files from strangers: each is one sentence, memory stays bounded, nothing is written."""
+"""Untrusted files: each gives a one-sentence error, in bounded memory, and writes nothing."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def sha256_of(text: str) -> str:
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Address space that reading any file may need. The worst of the corpus, a text of 32 MiB with one
+# Limit of the address space for reading a file. The largest case, a text of 32 MiB with one
 # character that makes Python store it four bytes wide, needs about 400 MB; without the limits of
-# the codec most of the corpus would not fit.
+# the codec most cases would exceed it.
 MEMORY_LIMIT_MB = 700
 
 
-# -- files that want memory, in a process whose memory is watched
+# -- files that need much memory, read in a process with a memory limit
 
 
 def zeros_in_gzip() -> bytes:
-    """A gigabyte of zeros, made without holding it."""
+    """Return a gigabyte of zeros as gzip, without building it in memory."""
     stream = zlib.compressobj(1, wbits=31)
     return b"".join([*(stream.compress(bytes(1 << 20)) for _ in range(1_000)), stream.flush()])
 
@@ -114,7 +114,7 @@ def test_memory_stays_bounded(kind: str) -> None:
     assert all(sentence.startswith("greedy.json") for sentence in sentences)
 
 
-# -- claims, types, truncation
+# -- wrong counts, types, truncation
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_claims_and_sizes(path: Place, value: Any) -> None:
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
 def test_no_number_that_is_not_finite_comes_in_anywhere(number: str) -> None:
-    """Every number of the file in turn; the sentence names the place."""
+    """Each number of the file is replaced in turn; the error names its place."""
     for path in ALL:
         if isinstance(value_at(path), (int, float)) and not isinstance(value_at(path), bool):
             data = put(path, "@@").replace(b'"@@"', number.encode())
@@ -165,7 +165,7 @@ def test_no_number_that_is_not_finite_comes_in_anywhere(number: str) -> None:
     one_in(3, [None, True, 0, -1, 1e300, 10**30, "", "text", [], [[]], {}, {"a": 1}, [None]]),
 )
 def test_a_wrong_type_at_every_place(value: Any) -> None:
-    """Whatever stands wherever: a sentence, or a snapshot that can be written again."""
+    """Any value at any place gives an error sentence or a snapshot that can be saved again."""
     accepted = 0
     for path in ALL:
         data = put(path, value)
@@ -215,7 +215,7 @@ def test_every_bit_of_the_compressed_file_matters() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)
 def test_text_that_means_something_elsewhere_is_only_text(text: str) -> None:
-    """In every string: kept as it is where any text may stand, else refused without an echo."""
+    """Each string is kept as it is where any text is allowed, else refused without repeating it."""
     kept = 0
     for path in STRINGS:
         data = put(path, text)
@@ -242,12 +242,12 @@ def test_text_that_acts_on_a_terminal_or_a_reader_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "int a;\rint b;",  # a terminal writes the second over the first
+        "int a;\rint b;",  # a terminal overwrites the first with the second
         "int a;\r",
         "\x0cint a;",
         "int \u200ba;",
         "int \ufeffa;",
-        "int a\u3164;",  # a letter to C++, and a blank to the eye
+        "int a\u3164;",  # a letter in C++ that looks like a space
         "// \U000e0041",
         *ACTING_TEXTS,
     ],

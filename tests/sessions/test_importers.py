@@ -1,4 +1,4 @@
-"""What other tools measured, as recorded sessions; every wrong value named by row and column."""
+"""Measurements of other tools as recorded sessions; errors name row and column."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.sessions.importers import ImportOptions
 from engine.sessions.snapshot import dumps
 from engine.sessions.store import Store
 
-# -- the recorded sessions that ship
+# -- the shipped sessions
 
 
 def test_the_shipped_sessions_are_what_the_importers_make() -> None:
@@ -163,7 +163,7 @@ def test_json_rows() -> None:
     refused([{"kernel_us": True}], "import_time", "kernel_us")
 
 
-# -- what is none of them
+# -- files of unknown format
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Uploaded tables are kept under the name of what they hold."""
+"""Uploaded tables are stored under a hash of their content."""
 
 from __future__ import annotations
 

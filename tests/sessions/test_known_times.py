@@ -1,4 +1,4 @@
-"""Times that sessions hold: found wherever they are kept, told apart by their source."""
+"""Known times in shipped, own and open sessions, distinguished by the source of the kernel."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_only_times_of_this_very_source_calibrate(store: Store, tmp_path: Path) 
 def test_times_are_kept_beside_the_list_and_read_again_where_the_file_is_another(
     store: Store, tmp_path: Path
 ) -> None:
-    """A second process opens nothing; a damaged index costs opening the files again."""
+    """A second process opens no file; with a damaged index the files are read again."""
     opened: list[str] = []
 
     class Noting(Store):

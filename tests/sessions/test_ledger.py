@@ -1,4 +1,4 @@
-"""The ledger: predictions are kept as they are made and scored once a time is known."""
+"""The ledger: predictions are stored when made and scored once a time is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Journals of a machine that only measures become snapshots."""
+"""Journals of a machine that only measures are imported as snapshots."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_sweep_with_every_point_once(tmp_path: Path, evaluation: Evaluation) -
     snapshot = read(book.path, title="night run")
     assert snapshot.title == "night run"
     assert len(snapshot.evaluations) == len(points)
-    assert snapshot.environment.driver is None  # a sweep's journal does not say
+    assert snapshot.environment.driver is None  # a sweep's journal does not record it
 
 
 def test_a_last_line_that_was_cut_off_costs_only_itself(

@@ -1,4 +1,4 @@
-"""The pinned baseline: kept, damaged, let go of; and what its deltas say."""
+"""The pinned baseline: stored, damaged, removed; and its differences from an evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluation ↔ snapshot record: nothing lost, nothing let in, origins told apart."""
+"""Evaluation ↔ stored record: a lossless round trip, strict validation, origins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report: the figures that are in the session, and every text only ever a text."""
+"""The report has the figures of the session, and no text in it acts as markup."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_failures_are_rows_too() -> None:
 
 def test_the_batch_table_of_the_l4_study() -> None:
     batch = tables(l4_study())["Batch"]
-    # The kernel of the other series has one batch; it is not the variant that it is launched like.
+    # The kernel of the other series has one batch only. Neither is the variant v01 itself.
     assert set(cells(batch, "variant")) == {"L4 study kernel (series: batch)"}
     assert cells(batch, "batch · heads") == ["1", "32", "256"]
     assert cells(batch, "gain per unit") == ["1×", "24.6×", "40.9×"]
@@ -121,7 +121,7 @@ def test_everything_else_has_its_table() -> None:
 
 
 def test_charts() -> None:
-    # It passed: no map unless asked for.
+    # The kernel passed, so there is an error map only on request.
     first, second = (f.title for f in report_figures(snapshot_maker(), html_templates()))
     assert first == "Latency"
     assert says(second, "occupancy_of_passes")
@@ -178,11 +178,11 @@ def test_an_empty_session_has_a_report() -> None:
     assert to_markdown(empty).startswith("# Test data")
 
 
-# -- texts from strangers
+# -- untrusted texts
 
 
 def spoiled(text: str) -> Snapshot:
-    """A valid snapshot with `text` in every string that accepts it."""
+    """Return a valid snapshot with `text` in every string that accepts it."""
     raw = json.loads(put(("title",), "x"))
     for path in STRINGS:
         if path[0] not in ("format", "summary") and outcome(put(path, text)) == "":
@@ -198,7 +198,7 @@ def spoiled(text: str) -> Snapshot:
 
 
 class Elements(HTMLParser):
-    """Every tag with its attributes, and the text outside of scripts."""
+    """Collects every tag with its attributes, and the text outside of scripts."""
 
     def __init__(self, document: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -247,7 +247,7 @@ def test_html_is_only_what_the_report_writes(text: str) -> None:
 
 
 def active(markdown: str) -> set[str]:
-    """What a Markdown reader makes of a text, apart from tables, headings and paragraphs."""
+    """Return the elements that a Markdown reader makes, without tables, headings, paragraphs."""
     kinds = set()
     for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(markdown):
         kinds |= {token.type, *(child.type for child in token.children or [])}
@@ -284,7 +284,7 @@ def test_the_html_can_fetch_nothing() -> None:
 
 
 def test_a_column_of_passes_is_of_one_kind() -> None:
-    """A table of texts and numbers in one column is none to Arrow."""
+    """A column has one type, as Arrow refuses numbers and texts in one column."""
     reports = evaluation_maker().passes
     columns = passes_table(reports).frame().drop(columns="figure")
     kinds = {type(value) for name in columns for value in columns[name] if value is not None}

@@ -1,4 +1,4 @@
-"""The working session: on disk first, the same for everybody who reads its journal."""
+"""The working session: written to its journal first, and the same for every reader."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_a_job_is_expected_on_disk_and_its_evaluation_kept_once(tmp_path):
     first.expect("job-2")
     second = resume_session(first.id, folder=tmp_path)
     assert second.expected == ("job-1", "job-2")
-    # Two tabs bring the same evaluation before either has seen the other's.
+    # Two tabs add the same evaluation before either has read the other's.
     first.add(evaluation_maker(), job_id="job-1")
     second.add(evaluation_maker(), job_id="job-1")
     first.forget("job-2")

@@ -1,4 +1,4 @@
-"""Files of every kind of schema version stay readable; problems have one form in a file."""
+"""Files of earlier schema versions stay readable; a problem has one form in a file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def decoding(**changes: Any) -> Snapshot:
 
 
 def test_version_2_stays_readable() -> None:
-    """The file was written once and is never written again. Its figures are spelled out here."""
+    """A file of schema version 2, which is never rewritten, is read with its original figures."""
     snapshot = loads(V2.read_bytes(), name="v2.json")
     assert snapshot.title == "Test data: decoding on an L4"
     assert snapshot.problems == (DECODE, Problem(1, 1, 128, 64))
@@ -54,7 +54,7 @@ def test_version_2_stays_readable() -> None:
 
 
 def test_version_3_stays_readable() -> None:
-    """The file was written once and is never written again. Its figures are spelled out here."""
+    """A file of schema version 3, which is never rewritten, is read with its original figures."""
     snapshot = loads(V3.read_bytes(), name="v3.json")
     assert snapshot.title == "Test data: grouped-query attention on an L4"
     prefill = Problem(1, 32, 2048, 128, True, "bfloat16", num_heads_kv=8)
@@ -73,7 +73,7 @@ DERIVED = {
 
 
 def test_version_8_held_what_follows_from_other_fields_and_version_9_does_not() -> None:
-    """The file was written once and is never written again. Its figures are spelled out here."""
+    """A file of schema version 8, never rewritten, has derived fields; version 9 omits them."""
     old = json.loads(V8.read_bytes())
     snapshot = loads(V8.read_bytes(), name="v8.json")
     assert [e.status for e in snapshot.evaluations] == ["PASSED", "RACE", "INCORRECT"]
@@ -103,7 +103,7 @@ def test_version_8_held_what_follows_from_other_fields_and_version_9_does_not() 
 
 
 def _without_derived(raw: Any) -> Any:
-    """As a file of version 8 gives it, without the fields that version 9 took away."""
+    """Return the fields of a file of version 8 without those that version 9 omits."""
     if isinstance(raw, list):
         return [_without_derived(each) for each in raw]
     if not isinstance(raw, dict):
@@ -117,7 +117,7 @@ def test_the_command_line_still_gives_them() -> None:
     old = json.loads(V8.read_bytes())["evaluations"][0]
     shown = encode(evaluation, derived=True)
     for of in (old["occupancy"], *(p["occupancy"] for p in old["passes"])):
-        of["wave_efficiency"] = 4.41 / 5  # the file's test data had it rounded
+        of["wave_efficiency"] = 4.41 / 5  # rounded in the test data of the file
     assert shown == old
 
 
@@ -190,7 +190,7 @@ def test_a_table_with_both_lengths_is_imported() -> None:
 
 
 def test_a_source_of_another_interface_is_not_run(tmp_path: Path) -> None:
-    """A GPU would take whatever it is given for the arguments that the source names."""
+    """A source with other arguments is refused, since a GPU would misread the ones it is given."""
     text = (
         'extern "C" __global__ void __launch_bounds__(256)\n'
         "attention_partial(const element* q,  // [batch, num_heads, seqlen, HEAD_DIM]\n"

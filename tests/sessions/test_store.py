@@ -1,4 +1,4 @@
-"""The store: names, lists, search, refusal to overwrite, and sentences for every disk's mood."""
+"""The store: names, lists, search, no overwriting, and errors of a full or refusing disk."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_damaged_and_foreign_files_are_lines_that_say_so(store: Store) -> None:
     (folder / "notes.txt").write_text("not listed")
     (folder / ".saving-1-2").write_text("not listed")
     (folder / "folder.json").mkdir()
-    for _ in range(2):  # read, then from the index
+    for _ in range(2):  # first from the file, then from the index
         damage = {info.name: info.damage for info in store.list()}
         assert set(damage) == {good, "cut.json.gz", "other.json"}
         assert damage[good] == ""
@@ -335,7 +335,7 @@ def test_what_killed_savers_left_is_swept(store: Store) -> None:
     os.utime(old, (0, 0))
     store.save(snapshot_maker(title="another"))
     assert not old.exists()
-    assert fresh.exists()  # its saver may still be at work
+    assert fresh.exists()  # another process may still be writing it
 
 
 def test_a_remote_that_fails_is_one_sentence(
@@ -365,7 +365,7 @@ def test_a_removed_snapshot_comes_back(url, tmp_path):
     store.restore(kept, name)
     assert store.read(name) == data
     with pytest.raises((StoreError, UnknownName)):
-        store.restore(kept, name)  # it is not in the trash any more
+        store.restore(kept, name)  # it is no longer in the trash
     again = store.remove(name)
     store.save(snapshot_maker())
     with raises(StoreError, "snapshot_exists"):
@@ -386,6 +386,6 @@ def test_its_folders_are_the_owners_alone(tmp_path: Path) -> None:
 def test_of_two_that_were_saved_within_one_second_the_later_is_the_newer(store: Store) -> None:
     names = [
         store.save(make_snapshot([evaluation_maker(variant=variant)], environment=ENVIRONMENT))
-        for variant in ("v11", "v01", "v05")  # not in the order of their files' names
+        for variant in ("v11", "v01", "v05")  # not in the order of file names
     ]
     assert [info.name for info in store.list()] == names[::-1]

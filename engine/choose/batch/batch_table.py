@@ -486,7 +486,7 @@ def step_warning(table: pd.DataFrame, batch: int) -> str:
     """
     at = np.flatnonzero(table["batch"].to_numpy() == batch)
     if len(at) == 0:
-        raise InvalidProblem(f"B={batch:,} is not in the table.")
+        raise InvalidProblem(f"B={batch:,} is not in the table.", code="batch_not_in_table")
     row: Any = table.iloc[int(at[0])]
     cheaper = int(row.cheaper_batch)
     if cheaper == 0:

@@ -72,7 +72,10 @@ class SweepJournal:
         opened = cls(path, remedy)
         opened.poll()
         if opened._spec is None and opened._mistake:
-            raise UnknownName(f"The sweep of {path} cannot be read here. {opened._mistake}")
+            raise UnknownName(
+                f"The sweep of {path} cannot be read here. {opened._mistake}",
+                code="sweep_unreadable_here",
+            )
         if opened._spec is None:
             raise UnknownName(
                 f"{path} is not the journal of a sweep: name the journal that `sweep` printed.",

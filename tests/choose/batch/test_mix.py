@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from words import says
 
 from engine.attention.config import find_variant
 from engine.attention.evaluation import METHODS
@@ -74,30 +75,31 @@ RESULT = mix.MixResult(
 
 
 @pytest.mark.parametrize(
-    ("hours_now", "words"),
+    ("hours_now", "name", "hours"),
     [
-        (2.0, "in 1 GPU-hour a day, not 2 GPU-hours with today's batches; the least"),
-        (1.004, "in 1 GPU-hour a day, as much as with today's batches: this batch gains nothing;"),
-        (0.5, "in 1 GPU-hour a day, and in 0.5 GPU-hours with today's batches: keep those;"),
+        (2.0, "with_todays_batches", "2 GPU-hours"),
+        (1.004, "gains_nothing", "1 GPU-hour"),
+        (0.5, "keep_todays_batches", "0.5 GPU-hours"),
     ],
 )
-def test_the_reason_says_what_the_batch_gains(hours_now: float, words: str) -> None:
-    assert words in replace(RESULT, hours_now=hours_now).reason
+def test_the_reason_says_what_the_batch_gains(hours_now: float, name: str, hours: str) -> None:
+    reason = replace(RESULT, hours_now=hours_now).reason
+    assert says(reason, name, "1 GPU-hour", hours)
+    assert says(reason, "keep_todays_batches") == (hours_now < 1)
+    assert says(reason, "gains_nothing") == (hours_now == 1.004)
 
 
 @pytest.mark.parametrize(
-    ("usd_per_day", "words", "alone"),
+    ("usd_per_day", "price", "price_now", "unit"),
     [
-        (2.5, "a day ($2.50 against $5.00 a day), not", "$2.50 a day"),
+        (2.5, "$2.50", "$5.00", "a day"),
         # A launch of 4 sequences a day.
-        (
-            3.11e-8,
-            "a day ($0.00777 against $0.0155 per million sequences), not",
-            "$0.00777 per million sequences",
-        ),
+        (3.11e-8, "$0.00777", "$0.0155", "per million sequences"),
     ],
 )
-def test_small_traffic_is_priced_by_the_million(usd_per_day: float, words: str, alone: str) -> None:
+def test_small_traffic_is_priced_by_the_million(
+    usd_per_day: float, price: str, price_now: str, unit: str
+) -> None:
     line = mix.MixLine(1, Problem(4, 8, 128, 64))
     result = replace(
         RESULT,
@@ -105,6 +107,6 @@ def test_small_traffic_is_priced_by_the_million(usd_per_day: float, words: str, 
         usd_per_day_now=2 * usd_per_day,
         problems=(mix.MixProblem(line, 2.0, 1.0, 100, 1.0, "v05", 1.0),),
     )
-    assert words in result.reason
+    assert says(result.reason, "with_todays_batches", price, f"{price_now} {unit}")
     alike = replace(result, hours_now=result.hours)
-    assert f"a day ({alone}), as much as with today's batches" in alike.reason
+    assert says(alike.reason, "gains_nothing", f"({price} {unit})")

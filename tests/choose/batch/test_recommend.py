@@ -153,7 +153,8 @@ def test_free_heads_make_units_the_axis(ask: Ask) -> None:
 
 def test_what_is_run_now_is_warned_about(ask: Ask) -> None:
     result = ask(batch_now=59)
-    assert any("B=59 costs a second wave: 58 is cheaper" in w for w in result.warnings)
+    assert says(result.warnings, "cheaper_per_unit", "B=59", "58")
+    assert says(result.warnings, "costs_wave", "second")
 
 
 def test_cost_of_the_study(ask: Ask, reference_csv: Path) -> None:
@@ -370,7 +371,6 @@ def test_intervals_follow_the_calibration(ask: Ask, reference_csv: Path) -> None
     assert unsure.calibration_quality() == ()
     quality = sure.calibration_quality()
     assert says(quality[0], "worst_point_predicted", "3.9%", "12.5%", "line")
-    assert "a factor of" in quality[0]
 
 
 def test_measured_batches_keep_their_time(ask: Ask, reference_csv: Path) -> None:
@@ -406,7 +406,7 @@ def test_another_kernel_may_skip_absent_keys(ask: Ask, reference_csv: Path) -> N
 
 def test_the_knee_is_explained(ask: Ask) -> None:
     knee = ask().knee
-    assert "2 CTAs fit on an SM" in knee
+    assert says(knee, "fit_on_sm", "2 CTAs")
     assert says(knee, "at_once_which", "116", "B=58")
     assert "B=174" in knee
 
@@ -417,7 +417,7 @@ def test_the_next_point_narrows_the_recommendation(ask: Ask) -> None:
     assert point is not None
     assert 1 <= point.batch <= 4096
     assert point.factor_then < point.factor_now
-    assert f"Measure B={point.batch:,} next" in point.reason
+    assert says(point.reason, "measure_next_batch", f"{point.batch:,}")
 
     def half_width(measured: Any) -> float:
         r = ask(measured=measured).recommended
@@ -437,19 +437,19 @@ def test_a_present_batch_beyond_the_axis_extends_it(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "name", "facts"),
     [
-        ({"batch_now": 65_536}, "65,536 CTAs along the grid's z axis (batch)"),
-        ({"batch_now": 900_000}, "B=900,000 cannot be run now"),
-        ({"batch_now": 4096, "seqlen": 65_536, "heads": 32}, "do not fit in L4's memory"),
+        ({"batch_now": 65_536}, "too_many_ctas_along", ("65,536", "z axis", "batch")),
+        ({"batch_now": 900_000}, "cannot_run_now", ("B=900,000",)),
+        ({"batch_now": 4096, "seqlen": 65_536, "heads": 32}, "do_fit_memory", ("L4",)),
     ],
 )
 def test_a_present_batch_that_cannot_be_is_said(
-    ask: Ask, changes: dict[str, Any], words: str
+    ask: Ask, changes: dict[str, Any], name: str, facts: tuple[str, ...]
 ) -> None:
     result = ask(**changes)
     assert says(result.warnings[0], "cannot_run_now")
-    assert words in result.warnings[0]
+    assert says(result.warnings[0], name, *facts)
     assert result.problem.batch == result.table["batch"].iloc[-1] < changes["batch_now"]
 
 
@@ -477,9 +477,7 @@ def test_own_prices_rank_the_options(ask: Ask) -> None:
     )
     assert before is not None
     assert after == pytest.approx(before * 0.10 / 0.526)
-    assert "Use an RTX 6000 Ada" in {
-        o.title for o in ask(alternatives=True, prices={"L4": 9.0}).options
-    }
+    assert "RTX 6000 Ada" in {o.device for o in ask(alternatives=True, prices={"L4": 9.0}).options}
 
 
 def test_behind_what_is_simulated_the_backward_pass_goes_on_as_it_went() -> None:
