@@ -167,7 +167,7 @@ def test_forgetting(tmp_path: Path) -> None:
     assert not path.exists()
     keep_tuned(ENTRY, path)
     keep_tuned(elsewhere, path)
-    assert forget_tuned(replace(ENTRY, config={}, median_us=1.0), path)  # found by what it is for
+    assert forget_tuned(replace(ENTRY, config={}, median_us=1.0), path)  # by GPU and problem
     assert load_tuned(path) == [elsewhere]
     assert not forget_tuned(ENTRY, path)
 

@@ -92,7 +92,7 @@ def keep_times(case: Case) -> None:
 
 
 def basis(latency: Any) -> str:
-    """Origin and method, of a latency of JSON or of a sweep's row: `predicted by machine code`."""
+    """Return origin and method of a latency or a sweep's row: `predicted by machine code`."""
     method = latency.get("method") or method_of(latency["origin"], latency["reason"])
     return f"{latency['origin']} by {method}"
 

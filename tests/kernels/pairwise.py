@@ -17,7 +17,7 @@ def pairs_of(case: Mapping[str, Any]) -> set[Pair]:
 
 
 def pairwise(axes: Mapping[str, Sequence[Any]], seed: int = 0) -> list[dict[str, Any]]:
-    """Greedy: each case is built around a pair not seen yet, and the best of a few is kept."""
+    """Return cases, chosen greedily: the best of a few that contain a pair not covered yet."""
     rng = random.Random(seed)
     missing = set().union(
         *(

@@ -63,7 +63,7 @@ def _builds(variant: Variant) -> list[tuple[str, Problem, dict[str, int]]]:
         direction: Direction = "backward" if variant.is_backward else "forward"
         head_dim = dims[number % len(dims)]
         problem = Problem(1, 1, 32, head_dim, causal=causal, dtype=dtype, direction=direction)
-        if head_dim > 128:  # what differs from the default stays, the rest comes to fit
+        if head_dim > 128:  # changed values are kept, the others are fitted
             given = {n: x for n, x in config.items() if x != configs[0][n]}
             config = resolve_config(variant, given, problem, None).values
         if variant.unsupported(problem, config) is None:

@@ -17,7 +17,7 @@ from engine.correctness.check import Correctness, check_output
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
 
-_LOW = "m_rmem[r] < -MOST_GROWTH"  # where m lies so low that such scores could raise it
+_LOW = "m_rmem[r] < -MOST_GROWTH"  # if m is so low that such scores could raise it
 
 
 def _checked(cpu: CpuBackend, variant_id: str, config: dict[str, int], folder: Path) -> Correctness:

@@ -24,7 +24,7 @@ def counted(
     arch: str = "sm_80",
     smem: int = 0,
 ) -> Analysis:
-    """`source` defines an extern "C" kernel `k`; `arguments` are blank-separated."""
+    """Count an extern "C" kernel `k` of `source`; `arguments` are separated by blanks."""
     path = folder / "k.cu"
     path.write_text(source)
     cubin = compile_kernel(path, (), arch, ()).cubin

@@ -16,7 +16,7 @@ ENDS = [0.0, 60.0, 100.0, 160.0, 200.0, 260.0, 300.0]
 
 
 def slots(shift: float) -> SlotTimes:
-    """SMs with a CTA of 1 row instead of 64 have both slots free `shift` cycles later."""
+    """Return times by which an SM with a CTA of 1 row, not 64, is free `shift` cycles later."""
     return SlotTimes(64, (1,), ((-5.0, 0.0),), (((shift, shift),) * 2,))
 
 

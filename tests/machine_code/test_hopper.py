@@ -20,7 +20,7 @@ SEQLEN, TILE_BYTES = 256, 64 * 64 * 2
 
 
 def attention(consumers: int) -> tuple[Program, CtaTrace]:
-    """One CTA of 64 rows a consumer over 256 keys."""
+    """Return program and trace of one CTA over 256 keys, with 64 rows per consumer."""
     defines = (("CONSUMERS", str(consumers)),)
     compiled = compile_kernel(KERNELS / "flash_wgmma.cu", defines, "sm_90a", ("flash",))
     cubin = read_cubin(compiled.cubin)

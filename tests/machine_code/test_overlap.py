@@ -119,7 +119,7 @@ def test_one_softmax_after_the_products_is_beside_nothing() -> None:
 
 
 def _program(*lines: str) -> Program:
-    """`@P0 BRA 3`: targets are numbers of lines."""
+    """Return a program; branch targets are line numbers, as in `@P0 BRA 3`."""
     made = []
     for n, line in enumerate(lines):
         guard, text = line.split(" ", 1) if line.startswith("@") else ("", line)

@@ -96,7 +96,7 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ask(oracle: Path, limits: SmLimits, cases: np.ndarray) -> np.ndarray:
-    """`cases` [n, 4]: threads, registers, static and dynamic smem → the oracle's answers [n, 7]."""
+    """Return the oracle's results [n, 7] for (threads, registers, static, dynamic smem) [n, 4]."""
     fixed = [
         *limits.compute_capability,
         limits.max_threads_per_sm,

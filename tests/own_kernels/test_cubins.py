@@ -104,7 +104,7 @@ def test_wrong_machine_code_is_incorrect(kernel: Path) -> None:
     write_wrong_cubin(kernel.with_name("rows_89.cubin"))
     found = evaluate(kernel)
     assert found.status is Status.INCORRECT
-    assert not says(found.reason, "host_build")  # there is none
+    assert not says(found.reason, "host_build")  # a cubin has no host build
     variant = check_kernel(kernel)
     assert why_arguments_differ(make_plan(variant, PROBLEM, {}), ()) == ""
     assert try_kernel(variant, "sm_89").sentence.startswith("INCORRECT")

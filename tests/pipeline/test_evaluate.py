@@ -90,7 +90,7 @@ def test_a_right_kernel_passes_with_a_prediction(evaluator: Evaluator) -> None:
     assert e.latency.origin == "predicted"
     assert e.execution is not None
     assert e.execution.cpu_execution_ms is not None
-    assert e.baselines == ()  # SDPA on the CPU says nothing about a GPU
+    assert e.baselines == ()  # SDPA on the CPU is no baseline for a GPU
     assert len(outcome.maps) == 3
     assert [s.split()[0] for s in stages] == ["Compiling", "Executing", "Checking", "Simulating"]
 

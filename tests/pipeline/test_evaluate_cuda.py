@@ -203,7 +203,7 @@ def test_live_streams_the_sampler_and_lets_others_in(
         runner.event("single", "queued", request=encode(with_effort("none")))
 
     def between_turns() -> None:
-        """Stop once the other job had its turn and some more samples came."""
+        """End the live job once the other job had its turn and some more samples came."""
         serve_waiting_evaluations()
         if others and len(read_samples(run.stream("live")).samples) > others[0]:
             thread.join()

@@ -19,7 +19,7 @@ NOBODYS = 0x123450
 
 
 def call(function: Any, *arguments: Any) -> Any:
-    """The results of a call that must succeed."""
+    """Return the results of a call that must succeed."""
     status, *results = function(*arguments)
     assert status == cu.CUresult.CUDA_SUCCESS, (function.__name__, status)
     return results[0] if len(results) == 1 else results
@@ -122,7 +122,7 @@ class Refusals:
         ask("destroyed event", HANDLE, cu.cuEventDestroy, event)
 
     def of_captures(self) -> None:
-        """Modes of cuThreadExchangeStreamCaptureMode: calls of other threads are allowed in thread
+        """Test cuThreadExchangeStreamCaptureMode: calls of other threads are allowed in thread
         mode, and invalidate the capture in global mode."""
         ask, stream, other = self.refused, self.stream, self.other
         event = call(cu.cuEventCreate, 0)
@@ -153,7 +153,7 @@ class Refusals:
         ask("the end of that", f"{CAPTURE}INVALIDATED", cu.cuStreamEndCapture, stream)
 
     def of_graphs(self) -> None:
-        """A graph keeps what it captured after the program has released it."""
+        """Test that a graph keeps captured objects that the program has released."""
         ask, stream = self.refused, self.stream
         call(cu.cuStreamBeginCapture, stream, MODES.CU_STREAM_CAPTURE_MODE_GLOBAL)
         call(self.launch, stream)

@@ -40,7 +40,7 @@ OUT, SCRATCH = TensorArg("out"), TensorArg("partial")
 
 
 def copies(problem: Problem = PROBLEM, **macros: str) -> LaunchPlan:
-    """Two passes over a poisoned scratch buffer, and counters that start at zero."""
+    """Return a plan of two passes over a poisoned scratch buffer, with counters that start at 0."""
     count = ScalarArg("count", "int32", problem.elements)
     last = (SCRATCH, TensorArg("counter"), OUT, count, ScalarArg("scale", "float32", 1.0))
     return LaunchPlan(

@@ -296,8 +296,6 @@ Pairing: TypeAlias = Literal["auto", "same", "best"]
 # (problem, device) → the newest evaluation of every variant and config.
 ByProblem: TypeAlias = Mapping[Problem, Mapping[str, Sequence[Evaluation]]]
 
-_PICK = "A kernel is picked as VARIANT or VARIANT,NAME=VALUE, with 2: before it for the second file"
-
 
 @dataclass(frozen=True, slots=True)
 class Pick:
@@ -354,10 +352,18 @@ def parse_pick(text: str, sessions: Sequence[str]) -> Pick:
         try:
             config[name] = int(value)
         except ValueError:
-            raise InvalidProblem(f"{_PICK}, not {text!r}.", code="pick_form") from None
+            raise _not_a_pick(text) from None
     if not variant or "" in config:
-        raise InvalidProblem(f"{_PICK}, not {text!r}.", code="pick_form")
+        raise _not_a_pick(text)
     return Pick(variant, config, session)
+
+
+def _not_a_pick(text: str) -> InvalidProblem:
+    return InvalidProblem(
+        "A kernel is picked as VARIANT or VARIANT,NAME=VALUE, with 2: before it for the second "
+        f"file, not {text!r}.",
+        code="pick_form",
+    )
 
 
 def newest_that_share(asked: Mapping[str, Collection[tuple[str, str]]]) -> list[str]:
