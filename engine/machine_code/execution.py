@@ -247,7 +247,7 @@ class _Write(ctypes.Structure):
 
 
 class _Range(ctypes.Structure):
-    """`Buffer` of native/emulator.cpp."""
+    """`Buffer` of native/request.h."""
 
     _fields_ = (
         ("base", ctypes.c_uint64),

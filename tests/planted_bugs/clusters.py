@@ -107,7 +107,7 @@ CLUSTERS: tuple[Mutation, ...] = (
         "both CTAs take the first of a pair",
         "tile_index * CLUSTER_SIZE + cluster_rank();",
         "tile_index * CLUSTER_SIZE;",
-        ("tells the two CTAs apart",),
+        ("distinguishes the two CTAs",),
     ),
     _bug(NOT_NAMED, "blockIdx.x / CLUSTER_SIZE", "blockIdx.x", _WRONG),
 )

@@ -1,4 +1,5 @@
-// cp.async: the bytes move when the thread waits for them, so that reading earlier shows.
+// cp.async: the bytes are copied only when the thread waits for them, so that a read without a wait
+// gets the old contents.
 namespace coh {
 
 static void copy_now(const PendingCopy &copy) {
@@ -19,14 +20,14 @@ void cp_async(void *destination, const void *source, unsigned bytes, unsigned so
         fail_at("misaligned address", site, "cp.async of %u bytes to %p from %p needs both aligned "
                 "to its size", bytes, destination, source);
     }
-    shared_address(destination, site);  // fails when it is not in shared memory
+    shared_address(destination, site);  // fails if it is not in shared memory
     if (w->settings->check) {
         if (source_bytes) check_access(source, source_bytes, AccessKind::read, site);
         check_access(destination, bytes, AccessKind::write, site);
         mark_copy_pending(destination, bytes);
     }
     me->copies.push_back(PendingCopy{destination, source, bytes, source_bytes, site});
-    // It may also land at once: the random schedule tries both.
+    // The copy may also complete at once: the random schedule tries both.
     if (w->settings->schedule == random_order && (random_bits(w) & 1)) copy_now(me->copies.back());
 }
 

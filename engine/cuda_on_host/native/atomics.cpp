@@ -1,4 +1,4 @@
-// Atomics: executed one at a time, after the check build has seen them.
+// Atomics: executed one at a time, after the check build has recorded them.
 namespace coh {
 
 template <class Word>
@@ -22,7 +22,7 @@ uint64_t atomic_update(void *address, unsigned bytes, NextValue next, const void
 }
 
 uint64_t atomic_load(const void *address, unsigned bytes, Site site, Order order, Scope scope) {
-    yield();  // a thread that polls lets the others run
+    yield();  // a polling thread lets the others run
     const auto lock = order_by_atomic(address, bytes, AccessKind::atomic_read, order, scope, site);
     const Touching touching(site);
     switch (bytes) {

@@ -1,7 +1,7 @@
 // bar.sync, bar.arrive and __syncthreads.
 namespace coh {
 
-// Behind a barrier of all threads, another group may take a named one.
+// After a barrier of the whole CTA, another group of threads may use a named barrier.
 static void forget_users(Worker *w) {
     for (Barrier &barrier : w->barriers) {
         if (!barrier.num_users) continue;
@@ -10,26 +10,26 @@ static void forget_users(Worker *w) {
     }
 }
 
-// A barrier that more threads use than it counts is one of two groups: whoever comes first from
-// each of them release one another.
+// If more threads use a named barrier than it expects, two groups share its number, and arrivals of
+// one group can release the other.
 static void note_user(Barrier &barrier, int id, int threads, Site site) {
     const unsigned me = self->linear;
     if (barrier.users.test(me)) return;
     barrier.users.set(me);
     barrier.counted = threads;
     if (++barrier.num_users != threads + 1) return;
-    warn("barrier of two groups", site, "barrier %d counts %d threads, and more than those use it "
-         "between two barriers of the CTA: where groups share a barrier, arrivals of one release "
-         "the other. Give each its own number", id, threads);
+    warn("barrier of two groups", site, "barrier %d counts %d threads, but more use it between two "
+         "barriers of the CTA: if groups of threads share a barrier, arrivals of one group release "
+         "the other. Give each group its own barrier number", id, threads);
 }
 
-// Why a named barrier did not order two accesses; nothing where none is known.
+// Appends why a named barrier did not order two accesses; nothing if no reason is known.
 void describe_shared_barriers(const Worker *w, char *text, size_t size) {
     for (int id = 0; id < NUM_BARRIERS; id++) {
         const Barrier &barrier = w->barriers[id];
         if (barrier.counted && barrier.num_users > barrier.counted) {
-            snprintf(text, size, "barrier %d counts %d threads, and more than those use it: it "
-                     "opens before all of them have come", id, barrier.counted);
+            snprintf(text, size, "barrier %d counts %d threads, but more use it: it completes "
+                     "before all of them have arrived", id, barrier.counted);
             return;
         }
     }
@@ -37,8 +37,8 @@ void describe_shared_barriers(const Worker *w, char *text, size_t size) {
 
 inline void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser) {
     if (w->settings->check) {
-        // __syncthreads() orders everybody; threads that returned count as having arrived. At a
-        // named barrier, one that merely arrived is ordered after nobody.
+        // __syncthreads() orders all threads; threads that have returned count as arrived. At a
+        // named barrier, a thread that only arrived (bar.arrive) is not ordered after the others.
         if (!barrier.expected || barrier.waiting.size() == w->num_threads) {
             order_whole_cta(w);
             forget_users(w);
@@ -48,7 +48,7 @@ inline void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser) {
         }
         reset(w, barrier.handover);
     }
-    // The last to arrive runs on, except in the random schedule, which draws anew.
+    // The last thread to arrive continues, except in the random schedule, which draws the next one.
     const bool everyone = w->settings->schedule == random_order;
     for (Fiber *fiber : barrier.waiting) {
         if (fiber != releaser || everyone) make_ready(w, fiber);
@@ -69,7 +69,8 @@ void release_barriers_of_the_living(Worker *w) {
     }
 }
 
-// A CTA has ended. Nobody needs to wait for an arrival, but who arrives means somebody to.
+// Warns about barriers with arrivals but no waiting thread when a CTA has ended: legal, but
+// probably a mistake.
 void warn_of_open_barriers(Worker *w) {
     for (int id = 0; id < NUM_BARRIERS; id++) {
         const Barrier &barrier = w->barriers[id];
@@ -111,7 +112,7 @@ static inline void arrive(int id, int threads, Site site, bool wait) {
             hand_over(w, barrier.handover, me->linear);
             note_user(barrier, id, threads, site);
         } else {
-            hand_over_order(w, barrier.handover, me->linear);  // the floor stands for the clocks
+            hand_over_order(w, barrier.handover, me->linear);  // without the clocks: floor_clock
         }
         advance_clock(w, me->linear);
     }
@@ -143,12 +144,12 @@ int barrier_reduce(int predicate, Reduction reduction, Site site) {
     if (barrier.arrived + 1 >= (int)w->alive) w->barrier_result = barrier.reduced;
     arrive(0, 0, site, true);
     const int result = w->barrier_result;
-    arrive(0, 0, site, true);  // nobody starts the next reduction before all have read this one
+    arrive(0, 0, site, true);  // no thread starts the next reduction before all have read this one
     return result;
 }
 
-// One thread of each CTA counts up; the first CTA completes the count to the highest bit, which
-// flips: nothing has to be reset.
+// One thread of each CTA adds 1 to a counter; CTA 0 adds so much that the sum flips the highest
+// bit. The counter never has to be reset.
 void grid_sync(Site site) {
     if (launch.num_ctas > launch.num_together) {
         fail_at("grid too large", site, "this_grid().sync() needs all %llu CTAs at once, and of this "

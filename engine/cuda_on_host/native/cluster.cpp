@@ -1,7 +1,7 @@
-// barrier.cluster, and what a CTA may do with the shared memory of another one of its cluster.
+// barrier.cluster, and accesses to the shared memory of other CTAs of a cluster.
 namespace coh {
 
-// ---- the barrier: complete when every thread that has not returned has arrived ----
+// ---- the barrier: completes when every thread that has not returned has arrived ----
 static void complete_if_due(Cluster &cluster) {
     if (cluster.missing) return;
     cluster.phase++;
@@ -30,7 +30,7 @@ void cluster_arrive(Order order, Site site) {
     }
     me->cluster_arrivals++;
     me->cluster_site = site;
-    if (!w->cluster) return;  // a cluster of one CTA: the rest is cluster_wait's
+    if (!w->cluster) return;  // a cluster of one CTA: cluster_wait does the rest
     Cluster &cluster = *w->cluster;
     if (cluster.missing == cluster.alive) cluster.site = site;
     if (w->settings->check) {
@@ -98,12 +98,12 @@ uint32_t cluster_rank_of(const void *pointer, Site site) {
     if (!owner) fail_at("illegal address", site, "pointer %p is not in shared memory", pointer);
     return owner->rank;
 }
-// A shared::cluster address from a shared one.
+// Converts a shared address to a shared::cluster one.
 uint32_t cluster_address(uint64_t address, uint32_t rank, Site site) {
     return shared_address(cluster_pointer(cluster_memory(address, site), rank, site), site);
 }
 
-// ---- check build: it must be there, from the first access to the last ----
+// ---- check build: the other CTA must be running from the first to the last access ----
 void note_remote_access(Worker *owner, AccessKind kind, const volatile void *pointer, Place place) {
     Worker *w = worker;
     if (!owner->alive) {
@@ -135,8 +135,8 @@ void check_remote_accesses(Worker *w) {
         if (knows_last_access(w, w->known_at_exit, access)) continue;
         const Worker *reader = w->cluster->workers[access.rank()];
         fail_at("shared memory of a CTA that has left", access.place, "this access by CTA rank %u "
-                "of the cluster may come after the CTA of rank %u has returned: nothing makes that "
-                "one wait for it, a cluster.sync() before the end of the kernel would",
+                "of the cluster may come after the CTA of rank %u has returned: that CTA does not "
+                "wait for it, because a cluster.sync() is missing before the end of the kernel",
                 reader->rank, w->rank);
     }
 }

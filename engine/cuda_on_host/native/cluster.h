@@ -1,4 +1,4 @@
-// CTAs of a cluster: co-resident, with a barrier of their own and each other's shared memory.
+// CTAs of a cluster: co-resident, with a common barrier and access to each other's shared memory.
 #pragma once
 
 namespace coh {
@@ -7,20 +7,20 @@ struct Cluster {
     std::vector<std::unique_ptr<Worker>> others;  // ranks 1, 2, ... of the leader's cluster
     std::vector<Worker *> workers;                // of this launch, by rank
     unsigned alive = 0;    // threads that have not returned
-    uint64_t phase = 0;    // of barrier.cluster: how often it was complete
-    unsigned missing = 0;  // threads that have yet to arrive
+    uint64_t phase = 0;    // of barrier.cluster: number of completed phases
+    unsigned missing = 0;  // threads that have not arrived yet
     Site site{};           // of the first arrival of the phase
     std::vector<Fiber *> waiting;
     // Check build.
-    uint32_t start_clock = 0;  // what was before this cluster, for all of its CTAs
-    KnownCtas released;        // by the arrivals of the phase
-    KnownCtas released_before;  // and by those of the last complete one
+    uint32_t start_clock = 0;  // accesses up to it precede this cluster, for all of its CTAs
+    KnownCtas released;        // released by the arrivals of the phase
+    KnownCtas released_before;  // released by those of the last completed phase
 };
 
 inline bool all_have_left(const Worker *w) {
     return w->cluster ? w->cluster->alive == 0 : w->alive == 0;
 }
-// Calls visit(worker) for the CTAs that run beside the one of `w`, itself the first.
+// Calls visit(worker) for all CTAs of `w`'s cluster, `w` first.
 template <class Visit>
 inline void each_of_cluster(Worker *w, Visit visit) {
     if (!w->cluster) return visit(w);

@@ -1,8 +1,9 @@
-// What a warp or a warpgroup does together: each lane leaves a pointer, the last one does the work.
+// Collective operations of a warp or warpgroup: each lane stores a pointer to its operand, and the
+// last lane to arrive executes the operation.
 namespace coh {
 
-// A lane that could still come is waited for: one that runs and is not here itself. The answer is a
-// snapshot by CUDA's own definition, so one that polls for something is not waited for for ever.
+// Waits for lanes that may still arrive: those that are running and are not here yet.
+// __activemask() is a snapshot by definition, so the wait for a lane that polls is limited.
 uint32_t active_lanes(Site site) {
     constexpr int MAX_TURNS = 64;
     Worker *w = worker;
@@ -17,7 +18,7 @@ uint32_t active_lanes(Site site) {
         });
     };
     for (int turn = 0; turn < MAX_TURNS && !me->active && others_may_come(); turn++) yield();
-    if (!me->active) {  // the first that sees all of them answers for all
+    if (!me->active) {  // the first lane that sees all of them sets the mask for all
         uint32_t mask = 0;
         for (unsigned i = 0; i < count; i++) {
             if (lanes[i].asks_for_active == site) mask |= 1u << i;
@@ -36,7 +37,7 @@ void warp_collective(uint32_t mask, Collective operation, void *operand, Site si
     Worker *w = worker;
     Fiber *me = current_fiber();
     const uint32_t bit = 1u << me->lane;
-    if ((me->warp + 1) * WARP > w->num_threads) {  // the last warp of an odd-sized CTA
+    if ((me->warp + 1) * WARP > w->num_threads) {  // the last, partial warp of a CTA
         mask &= (1u << (w->num_threads % WARP)) - 1;
     }
     if (!(mask & bit)) {
@@ -48,12 +49,12 @@ void warp_collective(uint32_t mask, Collective operation, void *operand, Site si
     WarpOperation *op = nullptr;
     for (uint32_t rest = in_use; rest && !op; rest &= rest - 1) {
         WarpOperation &other = slots[__builtin_ctz(rest)];
-        // It waits for this lane, and this lane needs one that waits there. Otherwise either can be
-        // over before the other: tiles of a warp go on at their own pace.
+        // The operation to join: it waits for this lane, and this lane needs one that waits there.
+        // Others are independent, as tiles of a warp are.
         if ((other.mask & bit) && (other.arrived & mask)) op = &other;
     }
     if (!op) {
-        op = &slots[__builtin_ctz(~in_use)];  // there is a free one: each has a lane waiting
+        op = &slots[__builtin_ctz(~in_use)];  // one is free: each used one has a waiting lane
         in_use |= 1u << (op - slots);
         op->in_use = true;
         op->mask = mask;
@@ -125,7 +126,7 @@ struct ShuffleOperand {
     uint64_t value;
     int source;
 };
-template <Shuffle MODE>  // one operation for each, so that lanes of different modes do not meet
+template <Shuffle MODE>  // one function per mode, so that lanes of different modes do not match
 static void shuffle_lanes(void **operands, uint32_t mask) {
     constexpr uint64_t NAN_BITS = 0x7fc0dead7fc0deadull;
     uint64_t value[WARP];

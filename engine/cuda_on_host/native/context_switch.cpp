@@ -1,6 +1,7 @@
-// Switching between fibers by hand: only the registers a function call must preserve.
+// Switches between fibers in assembly; saves only the registers that a function call must preserve.
 
-// Saves the stack pointer of the running fiber to *save and continues where `target` was saved.
+// Saves the running fiber's stack pointer to *save and continues at the saved stack pointer
+// `target`.
 extern "C" void coh_switch(void **save, void *target);
 
 #if defined(__APPLE__)

@@ -2,7 +2,7 @@
 //
 // This header is force-included before a kernel's source. Inline PTX is executed
 // (engine/cuda_on_host/ptx), so kernels need no second version for the CPU. It defines
-// __CUDA_ON_HOST__ all the same, as a way out for PTX that the CPU backend does not know:
+// __CUDA_ON_HOST__ nevertheless, so that a kernel can replace PTX that is not supported here:
 //
 //     #if defined(__CUDA_ON_HOST__)
 //     inline void named_barrier(int id, int threads, coh::Site site = coh::Site::here()) {
@@ -12,18 +12,18 @@
 //     ... asm volatile ...
 //     #endif
 //
-// What stands in the #else is then never executed here. The defaulted `Site` makes an error name
-// the line that called the wrapper. What wrappers may call is declared, with its contract, in
+// The #else branch is then never executed on the host. The defaulted `Site` makes an error name the
+// line that called the wrapper. The functions that wrappers may call are declared and documented in
 // host_runtime.h (threads, barriers, collectives, cp.async, ldmatrix, mma) and host_hopper.h
 // (mbarrier, TMA, wgmma).
 //
-// Standard headers come first, because the CUDA keyword macros at the end would break them. The
-// toolkit's headers are those in toolkit/, written anew: NVIDIA's own are not installed everywhere,
+// Standard headers come first, because the CUDA keyword macros at the end would break them. Headers
+// of the CUDA toolkit are replaced by those in toolkit/: NVIDIA's own are not installed everywhere,
 // take twice as long to compile and, on a host, lack the functions whose bodies are PTX.
 #pragma once
 
-// libstdc++'s <math.h> brings C++17's Bessel functions and their like: a fifth of the time that it
-// takes to compile a small kernel, for what no device code has.
+// Leave out C++17's special functions (Bessel and others) of libstdc++'s <math.h>: device code does
+// not have them, and they take a fifth of the compile time of a small kernel.
 #if __has_include(<bits/c++config.h>)
 #include <bits/c++config.h>
 #undef _GLIBCXX_USE_STD_SPEC_FUNCS

@@ -1,4 +1,4 @@
-// The launch's first error wins; every other worker stops at its next switch.
+// Errors: the first one of a launch is reported; other workers stop at their next fiber switch.
 namespace coh {
 
 Launch launch;
@@ -34,9 +34,9 @@ static void fill_report(const char *kind, Place place, Place other, const char *
                               !strcmp(kind, "illegal address");
     if (worker && worker->reads_by_descriptor && is_elsewhere) {
         const size_t length = strlen(report.message);
-        snprintf(report.message + length, sizeof report.message - length, "; a wgmma descriptor "
-                 "says what is read here, which it may lead to from elsewhere: its start, leading, stride or swizzle, or the place that "
-                 "TMA was given for a box");
+        snprintf(report.message + length, sizeof report.message - length, "; the address follows "
+                 "from a wgmma descriptor: its start, leading, stride or swizzle is wrong, or the "
+                 "destination of a TMA box is");
     }
     report_place(report.place, place);
     report_place(report.other_place, other);
@@ -55,7 +55,7 @@ bool record_error(const char *kind, Place place, Place other, const char *format
                   va_list arguments) {
     std::lock_guard<std::mutex> lock(launch.report_mutex);
     if (launch.aborted.load()) return false;
-    if (worker && worker->settings->touched) return false;  // a probe only looks
+    if (worker && worker->settings->touched) return false;  // probes report no errors
     fill_report(kind, place, other, format, arguments);
     launch.report.failed = 1;
     launch.aborted.store(true);
@@ -70,7 +70,7 @@ bool record_error_at_two(const char *kind, Place place, Place other, const char 
     return is_first;
 }
 
-// The launch goes on; its first warning is kept.
+// Records a warning, the first one of the launch; the launch continues.
 void warn(const char *kind, Place place, const char *format, ...) {
     std::lock_guard<std::mutex> lock(launch.report_mutex);
     if (launch.report.kind[0] || worker->settings->touched) return;

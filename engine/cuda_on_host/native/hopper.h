@@ -3,8 +3,8 @@
 
 namespace coh {
 
-// What engine/base/launch_arguments.py encodes into the 128 bytes of a CUtensorMap, innermost
-// dimension first.
+// Contents of the 128 bytes of a CUtensorMap as engine/base/launch_arguments.py encodes them,
+// innermost dimension first.
 struct TensorMapOnHost {
     uint64_t magic;
     uint64_t base;
@@ -21,33 +21,33 @@ struct PendingTile {
     TensorMapOnHost map;
     void *shared;
     int coordinates[5];
-    uint16_t thread;  // that issued it, as thread_of_cluster(), and its clock then
+    uint16_t thread;  // the issuing thread, as thread_of_cluster(), and its clock then
     uint32_t clock;
-    KnownCtas known;  // that clock, for another CTA of the cluster that will wait for the tile
+    KnownCtas known;  // the same clock, for a CTA of the cluster that waits for the tile
     Site site;
 };
 
 struct MbarrierWaiter {
     Fiber *fiber;
     int parity;
-    bool *completed;  // what its try_wait returns
+    bool *completed;  // result of its try_wait
     Site site;
 };
-// Who arrived last, or asked for the last copy: a deadlock names both sides.
+// The last arrival, or the last expected copy; the report of a deadlock names both.
 struct MbarrierUse {
     const Fiber *fiber;
     Site site;
 };
 struct Mbarrier {
-    Worker *owner;    // of its CTA
-    uint32_t offset;  // in that one's window
+    Worker *owner;    // worker of its CTA
+    uint32_t offset;  // in that worker's window
     int arrivals, arrivals_missing;
     long long bytes_missing;
     int phase;           // parity of the phase in progress
-    uint64_t completed;  // phases
+    uint64_t completed;  // number of completed phases
     Site site;
     Site completed_by;  // the arrival that completed the last phase, if one did
-    unsigned thread;  // that initialised it, and its clock then
+    unsigned thread;  // the thread that initialised it, and its clock then
     uint32_t clock;
     MbarrierUse last_arrival, last_copy;
     std::vector<MbarrierWaiter> waiting;
@@ -57,21 +57,22 @@ struct Mbarrier {
 };
 
 constexpr int WARPGROUP = 128;
-// The accumulators of one wgmma chain, away from the registers until it is waited for.
+// The accumulators of a chain of wgmmas, kept apart from the threads' registers until it is waited
+// for.
 struct Accumulator {
     float *registers[WARPGROUP];
     int n;
     int pending;  // operations in flight
     std::vector<float> matrix;  // [64, n]
-    // What each thread's registers held when it last had a right to look: [128, n / 2].
+    // Each thread's registers when it was last allowed to read them: [128, n / 2].
     std::vector<float> seen;
 };
 struct WgmmaOperation {
     size_t accumulator;  // index
     bool a_in_registers;
     uint32_t a_registers[WARPGROUP][4];
-    uintptr_t a_places[WARPGROUP];  // of those in the threads' memory, 0 where unknown
-    Place a_written[WARPGROUP];     // where they were written first since then (check build)
+    uintptr_t a_places[WARPGROUP];  // addresses of A in the threads' memory, 0 if unknown
+    Place a_written[WARPGROUP];     // where they were first written after the issue (check build)
     WgmmaOperands operands;
     Site site;
 };
@@ -83,28 +84,28 @@ struct Warpgroup {
     bool fenced_since_wait[WARPGROUP];
 };
 
-// What setmaxnreg hands round among the warpgroups of a CTA.
+// Registers that setmaxnreg moves between the warpgroups of a CTA.
 struct RegisterPool {
     struct Waiting {
         size_t group;
-        int count;  // a thread
+        int count;  // per thread
         Site site;
         std::vector<Fiber *> fibers;
     };
-    std::vector<int> held;  // by each thread of a warpgroup; empty until one asks
+    std::vector<int> held;  // per thread, of each warpgroup; empty until the first setmaxnreg
     std::vector<bool> has_asked;
     long long free = 0;
     std::vector<Waiting> waiting;
 };
 
-// The last wait of a thread for an mbarrier: it knows that phase to be complete. The one before the
-// first is number -1.
+// The last phase of an mbarrier that a thread has waited for. The phase before the first is
+// number -1.
 struct LastWait {
     uint32_t offset;  // of the mbarrier
     long long phase;
     Site site;
 };
-// Where a copy has come to lie, and the phase of the mbarrier that it counts in.
+// The destination of a completed copy, and the phase of the mbarrier that counted it.
 struct LandedTile {
     const char *begin;
     size_t bytes;
@@ -141,7 +142,7 @@ void check_product_registers(uintptr_t address, size_t bytes, AccessKind kind, P
 // mbarrier.cpp
 void complete_phase_if_due(Mbarrier &mbarrier);
 void check_mbarrier_fence(const Mbarrier &mbarrier, Site site);
-// checks.cpp
+// shared_checks.cpp, clocks.cpp
 void record_async_write(const void *pointer, size_t bytes, uint16_t thread, uint32_t clock,
                         Site site);
 void check_proxy_fence(const void *pointer, size_t bytes, Site site);

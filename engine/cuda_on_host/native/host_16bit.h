@@ -1,4 +1,4 @@
-// The bits of FP16 and BF16 numbers to and from float; the way back rounds to nearest even.
+// Conversions of FP16 and BF16 bit patterns to float and back, the latter rounding to nearest even.
 #pragma once
 
 namespace coh {

@@ -5,7 +5,7 @@
 
 namespace coh {
 
-// Replaces *address by next(*address, value) and returns what was there; T is 2, 4 or 8 bytes wide.
+// Replaces *address by next(*address, value) and returns the old value; T is 2, 4 or 8 bytes wide.
 template <class T, class Next>
 COH_INLINE T atomic(void *address, T value, Next, Site site, Order order = Order::relaxed,
                     Scope scope = Scope::gpu) {

@@ -1,15 +1,15 @@
-// What the check build adds to a kernel's source (instrument.py): a mark at every statement, a value
-// for every local variable that is declared without one.
+// Code that the check build adds to a kernel's source (instrument.py): a mark at every statement,
+// and a value for every local variable that is declared without an initialiser.
 //
-// Variable number `id` gets NaN in every floating-point format, which fmaxf() and fminf() ignore, or
-// in another run a large finite number, which they do not: a kernel whose output differs has used
-// what nobody wrote. As an integer both are far outside of any array.
+// Variable number `id` is NaN in every floating-point format in one run (which fmaxf() and fminf()
+// ignore) and a large finite number in another (which they do not ignore): if the outputs differ,
+// the kernel has used an uninitialised variable. As an integer both are far outside of any array.
 #pragma once
 
 namespace coh {
 
-// Statement number `mark` was reached. As an instruction of its own, because the compiler's
-// instrumentation would look at a plain store each time.
+// Records that statement number `mark` was reached. In inline assembly, because the compiler would
+// instrument a plain store.
 COH_INLINE void reached(int mark) {
 #if defined(__x86_64__)
     __asm__ volatile("movb $1, %0" : "=m"(coh_module.ran[mark]));
@@ -18,7 +18,7 @@ COH_INLINE void reached(int mark) {
 #endif
 }
 
-constexpr uint16_t NAN_LOCAL = 0x7FD3, FINITE_LOCAL = 0x7F5A;  // the second is NaN in FP16 alone
+constexpr uint16_t NAN_LOCAL = 0x7FD3, FINITE_LOCAL = 0x7F5A;  // the second is NaN only in FP16
 
 template <class T>
 COH_INLINE void fill_with(T &x, uint16_t pattern) {

@@ -1,7 +1,7 @@
-// CUDA's keywords and built-in variables. Last: no standard header survives them.
+// CUDA's keywords and built-in variables. Included last, as these macros break standard headers.
 #pragma once
 
-// As nvcc in its pass for the device. The build says what the target GPU is.
+// As in nvcc's device pass. The build defines the target GPU.
 #define __CUDACC__ 1
 #define __CUDACC_VER_MAJOR__ 12
 #define __CUDACC_VER_MINOR__ 8
@@ -30,16 +30,16 @@
 #define __builtin_assume(condition) ((void)0)
 #endif
 
-// Renamed wherever a kernel writes them, so that a member of this name stays one.
+// Object-like macros, so that a member named malloc is renamed wherever it is used.
 #define malloc coh_malloc
 #define free coh_free
 COH_INLINE void *coh_malloc(size_t bytes) { return coh::device_malloc(bytes); }
 COH_INLINE void coh_free(void *pointer, COH_SITE) { coh::device_free(pointer, site); }
 
-// The build rewrites `__shared__` declarations into these two and keeps every line in its place.
+// The build rewrites `__shared__` declarations to these two macros, without moving any line.
 //
-// A static array gets its place while the library is loaded (a static member of a class template
-// is initialised then), so every CTA knows the whole layout before its first instruction.
+// A static array gets its address while the library is loaded (when static members of class
+// templates are initialised), so the whole layout is known before a CTA's first instruction.
 namespace coh {
 template <class Array>
 struct SharedSlot {
@@ -49,7 +49,7 @@ template <class Array>
 const uint32_t SharedSlot<Array>::offset = allocate_shared(
     &coh_module, sizeof(typename Array::type), Array::alignment(), Array::name());
 
-// Stands first in a kernel with __cluster_dims__, with what these were: a launch asks for them.
+// First statement of a kernel with __cluster_dims__, with their values: a launch queries them.
 COH_INLINE bool asked_for_cluster(uint32_t x, uint32_t y = 1, uint32_t z = 1) {
     uint32_t *const dims = coh_module.asks_for_cluster;
     if (!dims) return false;
@@ -59,7 +59,7 @@ COH_INLINE bool asked_for_cluster(uint32_t x, uint32_t y = 1, uint32_t z = 1) {
     return true;
 }
 
-// Named where a kernel synchronises the grid: the launch then runs all CTAs at once.
+// Used where a kernel synchronises the grid: the launch then runs all CTAs concurrently.
 template <int = 0>
 struct NeedsWholeGrid {
     static const bool noted;
@@ -84,7 +84,7 @@ const bool NeedsWholeGrid<I>::noted = (coh_module.needs_whole_grid = true);
     typename coh_##NAME::type &NAME = COH_SHARED_PLACE(NAME)
 #define COH_DYNAMIC_SHARED(NAME, ...)                                                    \
     __VA_ARGS__ *const NAME = reinterpret_cast<__VA_ARGS__ *>(coh::self->dynamic_smem)
-// Outside of functions: a function, and the build makes NAME a macro that calls it.
+// Outside of functions: defines a function, and the build makes NAME a macro that calls it.
 #define COH_SHARED_AT_FILE_SCOPE(ALIGNMENT, NAME, DIMENSIONS, ...)                       \
     COH_SHARED_ARRAY(ALIGNMENT, NAME, DIMENSIONS, __VA_ARGS__)                           \
     COH_INLINE coh_##NAME::type &coh_shared_##NAME() { return COH_SHARED_PLACE(NAME); }

@@ -1,5 +1,5 @@
 // How the runtime enters a kernel: COH_EXPORT(number, name) is appended to the source for every
-// kernel. The name may be that of a template's instance, commas and all.
+// kernel. The name may be a template instance, including commas.
 #pragma once
 
 #define COH_VISIBLE __attribute__((visibility("default")))
@@ -8,7 +8,7 @@ extern "C" COH_VISIBLE coh::Module coh_module;  // defined by COH_MODULE
 
 namespace coh {
 
-// What a kernel's parameter is, for the check of a launch's arguments.
+// Kind of a kernel parameter, to check a launch's arguments.
 enum ParameterKind : uint8_t { pointer = 'p', integer = 'i', floating = 'f', structure = 's' };
 struct Parameter {
     uint32_t size;  // bytes
@@ -50,7 +50,7 @@ void call_kernel(void (*kernel)(Args...), void **values) {
         return coh::describe_kernel(__VA_ARGS__, out);                                   \
     }
 
-// What the compiler's bounds and alignment checks report in a check build.
+// Called by the compiler's bounds and alignment checks in a check build.
 #pragma GCC visibility push(default)
 namespace coh {
 void array_index_out_of_bounds(const void *data, uintptr_t index);
@@ -59,7 +59,7 @@ void misaligned_access(const void *data, uintptr_t address);
 #pragma GCC visibility pop
 
 #if defined(COH_CHECK)
-// The handlers themselves stand in the kernel library, or zig would link its own ones there.
+// The handlers are in the kernel library; otherwise zig would link its own.
 #define COH_MODULE                                                                       \
     extern "C" {                                                                         \
     COH_VISIBLE coh::Module coh_module;                                                  \

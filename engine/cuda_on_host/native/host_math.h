@@ -1,5 +1,5 @@
-// Scalar functions of the device: intrinsics, conversions, bit operations. Approximate ones (__expf,
-// ex2) are the exact ones here: their error is far below the 16-bit result's.
+// Scalar device functions: intrinsics, conversions, bit operations. Approximate ones (__expf, ex2)
+// are computed exactly: their error is far below that of 16-bit results.
 #pragma once
 
 template <class To, class From>

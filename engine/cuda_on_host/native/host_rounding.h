@@ -1,10 +1,10 @@
-// Intrinsics that name how they round: to nearest even, towards zero, down or up. And those that are
-// an instruction of PTX by another name.
+// Intrinsics with a rounding mode (to nearest even, towards zero, down, up), and those that are a
+// PTX instruction by another name.
 #pragma once
 
 namespace coh {
 
-// The neighbour of `nearest` that rounding a number `error` larger gives.
+// Rounds nearest + error in the given direction: `nearest` or one of its neighbours.
 template <ptx::Rounding R>
 COH_INLINE double round_by_error(double nearest, double error) {
     const bool down = R == ptx::Rounding::rm || (R == ptx::Rounding::rz && nearest > 0);

@@ -1,10 +1,12 @@
 // CUDA's built-in vector types.
 #pragma once
 
-// Tiny functions are inlined even in the check build, so that an access is seen on its own line.
+// Small functions are inlined even in the check build, so that an access is reported at the
+// caller's line.
 #define COH_INLINE static inline __attribute__((always_inline))
 #define COH_METHOD __attribute__((always_inline))
-// COH_INLINE of which the compiler sees the body when it is used: most kernels use few of them.
+// COH_INLINE as a template: the body is compiled only if it is used, and most kernels use few of
+// them.
 #define COH_LAZY template <int = 0> COH_INLINE
 
 #define COH_VECTOR(SCALAR, NAME, ALIGNMENT2, ALIGNMENT4)                                 \
@@ -49,8 +51,8 @@ struct dim3 {
     constexpr operator uint3() const { return uint3{x, y, z}; }
 };
 
-// Handles of the runtime's objects, which NVRTC and nvcc know without an include: a structure that
-// host and device share may hold them. Device code does nothing with them.
+// Handles of the CUDA runtime, which NVRTC and nvcc declare without an include. A structure that
+// host and device share may contain them; device code does not use them.
 typedef struct CUstream_st* cudaStream_t;
 typedef struct CUevent_st* cudaEvent_t;
 typedef struct CUgraph_st* cudaGraph_t;

@@ -54,7 +54,8 @@ COH_INLINE T shuffle_as(Shuffle mode, uint32_t mask, T v, int source, Site site)
     return v;
 }
 
-// The source lane within segments of `width` lanes; a source outside the segment is the own lane.
+// The source lane within segments of `width` lanes; the own lane if the source is outside its
+// segment.
 COH_INLINE int lane_xor(int lane_mask, int width) {
     const int lane = (int)self->lane, source = lane ^ lane_mask;
     return (source & ~(width - 1)) > (lane & ~(width - 1)) ? lane : source;
@@ -146,5 +147,5 @@ COH_INLINE void assert_that(bool condition, const char *text, COH_SITE) {
     if (!condition) fail("assertion failed", site, "assert(%s) does not hold", text);
 }
 }  // namespace coh
-#undef assert  // the C library's ends the process
+#undef assert  // the C library's assert would end the process
 #define assert(condition) coh::assert_that((bool)(condition), #condition)

@@ -1,4 +1,4 @@
-// One launch: CTAs, or clusters of them, are dealt to workers, each runs their fibers to the end.
+// One launch: CTAs or clusters are assigned to workers, which run their fibers to the end.
 #if defined(__linux__)
 #include <link.h>
 #else
@@ -23,7 +23,7 @@ static void leave_cluster(Worker *w, Fiber *me) {
         w->known_at_exit = joined(w->known_at_exit, w->orders[me->linear].acquired);
         if (!w->alive) check_remote_accesses(w);
     }
-    if (!w->alive) mprotect(w->window, WINDOW_BYTES, PROT_NONE);  // it is gone for the others, too
+    if (!w->alive) mprotect(w->window, WINDOW_BYTES, PROT_NONE);  // other CTAs' accesses fault
     note_arrival_by_leaving(me);
 }
 
@@ -82,7 +82,8 @@ static void prepare_worker(Worker *w, const LaunchSettings *settings, unsigned n
     w->cluster = nullptr;
 }
 
-// The leader keeps the workers of the other ranks, and with them the clocks of their records.
+// The leader owns the workers of the other ranks and keeps them for later clusters, because their
+// records hold clocks.
 static void prepare_cluster(Worker *leader, unsigned num_threads) {
     Cluster &cluster = *leader->own_cluster;
     cluster.workers.assign(1, leader);
@@ -119,7 +120,7 @@ static Worker *take_worker(const LaunchSettings *settings, unsigned num_threads)
 
 // ---- one CTA ----
 static char *dynamic_smem_begin(const Worker *w) {
-    // At the very end of the window: what reaches beyond it faults.
+    // At the end of the window, so that an access beyond it faults.
     char *end = w->window + WINDOW_BYTES;
     const uintptr_t begin = (uintptr_t)(end - w->settings->dynamic_smem_bytes);
     return (char *)(begin & ~(uintptr_t)(DYNAMIC_SMEM_ALIGNMENT - 1));
@@ -191,7 +192,7 @@ static void start_cta(Worker *w, uint64_t index) {
     }
 }
 
-// The last few bytes of the window may lie behind the dynamic memory: nobody may have written them.
+// The last few bytes of the window may lie after the dynamic memory: they must be unchanged.
 static void check_dynamic_smem_end(Worker *w, uint64_t index) {
     const LaunchSettings &s = *w->settings;
     const char *end = dynamic_smem_begin(w) + s.dynamic_smem_bytes;
@@ -205,7 +206,7 @@ static void check_dynamic_smem_end(Worker *w, uint64_t index) {
     }
 }
 
-// All its CTAs: the one of rank r lies r places behind its first.
+// Starts all CTAs of a cluster: rank r has the linear index of the first plus r.
 static void start_cluster(Worker *leader, uint64_t index) {
     const LaunchSettings &s = *leader->settings;
     Cluster &cluster = *leader->cluster;
@@ -215,7 +216,7 @@ static void start_cluster(Worker *leader, uint64_t index) {
     uint32_t top_clock = 0;
     for (const Worker *w : cluster.workers) top_clock = std::max(top_clock, w->top_clock);
     for (Worker *w : cluster.workers) {
-        w->top_clock = top_clock;  // so that all of them start at one time
+        w->top_clock = top_clock;  // so that all of them start at the same clock
         const uint3 in = index_in(s.cluster, w->rank);
         const uint64_t x = at.x * s.cluster[0] + in.x, y = at.y * s.cluster[1] + in.y;
         const uint64_t z = at.z * s.cluster[2] + in.z;
@@ -235,10 +236,10 @@ static void finish_cluster(Worker *leader) {
         mprotect(w->window, WINDOW_BYTES, PROT_READ | PROT_WRITE);
         top_clock = std::max(top_clock, w->top_clock);
     });
-    leader->top_clock = top_clock;  // its records hold clocks of the others
+    leader->top_clock = top_clock;  // its records contain clocks of the others
 }
 
-// Runs a cluster, or where there are none a CTA.
+// Runs a cluster, or a CTA if there are no clusters.
 static void run_cluster(Worker *w, uint64_t index) {
     if (w->cluster) start_cluster(w, index);
     else start_cta(w, index);
@@ -293,7 +294,7 @@ static void run_worker(const LaunchSettings *settings) {
 }
 
 // ---- the launch ----
-// The order in which clusters start: position p runs number (first + p · stride) mod n.
+// Chooses the order in which clusters start: position p runs cluster (first + p · stride) mod n.
 static void choose_order(const LaunchSettings &s) {
     const uint64_t n = launch.num_clusters;
     launch.first_cluster = 0;
@@ -305,7 +306,7 @@ static void choose_order(const LaunchSettings &s) {
         uint64_t mixed = (s.seed + 1) * 0x9E3779B97F4A7C15ull;
         mixed ^= mixed >> 31;
         launch.first_cluster = mixed % n;
-        // Below 2^31, so that position · stride stays within 64 bits.
+        // Below 2^31, so that position · stride does not exceed 64 bits.
         uint64_t stride = (mixed >> 17) % std::min<uint64_t>(n, 1u << 31) | 1;
         auto common_divisor = [](uint64_t a, uint64_t b) {
             while (b) std::swap(a %= b, b);

@@ -27,7 +27,7 @@ static void ldmatrix_lanes(void **operands, uint32_t) {
     }
 }
 
-// The `matrices` * 8 lanes whose rows count.
+// Only the first `matrices` * 8 lanes provide rows.
 static void check_row(const char *what, const void *row, int matrices, AccessKind kind, Site site) {
     if ((int)self->lane >= matrices * 8) return;
     const uint32_t address = shared_address(row, site);
@@ -86,14 +86,14 @@ struct MmaOperand {
     uint32_t *d;
     const uint32_t *a, *b, *c;
 };
-// What a 32-bit register holds of each element type, and the type the sums are made in.
+// Elements in a 32-bit register, and the accumulator type, for each element type.
 template <Element E>
 struct ElementType;
 template <>
 struct ElementType<Element::f16> {
     using Bits = uint16_t;
-    // half_to_float() in a form that compilers vectorise: the exponent's bias by a product, which
-    // makes subnormal numbers normal, too.
+    // half_to_float() in a form that compilers vectorise: a multiplication adjusts the exponent's
+    // bias, which also normalises subnormal numbers.
     static float value(Bits bits) {
         const uint32_t magnitude = (uint32_t)(bits & 0x7fff) << 13;
         const float scaled = coh_bit_cast<float>(magnitude) * 0x1p112f;

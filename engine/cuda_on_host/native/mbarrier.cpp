@@ -1,4 +1,4 @@
-// mbarrier: phases that complete when every arrival and every expected byte has come.
+// mbarrier: a phase completes when all expected arrivals and bytes have arrived.
 namespace coh {
 
 void reset_hopper(Worker *w) {
@@ -21,7 +21,7 @@ static void check_mbarrier_address(const void *pointer, Site site) {
     }
 }
 
-// Its place in the window of its CTA.
+// The mbarrier's offset in its CTA's window.
 static uint32_t offset_of(const void *mbarrier) {
     return (uint32_t)((const char *)mbarrier - owner_of(mbarrier)->window);
 }
@@ -34,7 +34,8 @@ static Mbarrier *find_mbarrier(const void *pointer) {
     return nullptr;
 }
 
-// Reading the word in the race detector's eyes orders every use behind the initialisation.
+// Every use counts as a read of the word for the race detector, which orders it after the
+// initialisation.
 static Mbarrier &use_mbarrier(void *pointer, Site site) {
     check_mbarrier_address(pointer, site);
     Mbarrier *mbarrier = find_mbarrier(pointer);
@@ -78,8 +79,8 @@ void mbarrier_init_fence() {
     advance_clock(worker, self->linear);
 }
 
-// What completes there is another proxy: it sees the initialisation behind a fence of the thread
-// that wrote it, or (after a barrier) behind a proxy fence of the one that issues.
+// Copies complete through the async proxy, which sees the initialisation only after a fence of the
+// initialising thread, or (after a barrier) after a proxy fence of the issuing thread.
 void check_mbarrier_fence(const Mbarrier &mbarrier, Site site) {
     const Fiber &by = mbarrier.owner->fibers[mbarrier.thread];
     if (mbarrier.clock <= by.mbarrier_fence_clock || mbarrier.clock <= by.proxy_fence_clock ||
@@ -114,7 +115,7 @@ void complete_phase_if_due(Mbarrier &mbarrier) {
                   waiting.end());
 }
 
-// To the threads that will wait for it, which are those of its CTA.
+// Hands the running thread's order to the threads of the mbarrier's CTA, which wait for it.
 static void hand_over_to(Mbarrier &mbarrier) {
     Worker *w = worker;
     if (mbarrier.owner == w) return hand_over(w, mbarrier.handover, self->linear);
@@ -124,9 +125,9 @@ static void hand_over_to(Mbarrier &mbarrier) {
     known = joined(known, w->orders[self->linear].fenced);
 }
 
-// An arrival that may as well come before the last phase was complete counts there in another run,
-// in the place of the thread that is still missing. Whoever arrives once in every phase knows of the
-// one before: it waited there, or for who did.
+// Requires that the last phase's completion happened before this arrival. Otherwise, in another run
+// the arrival may count in that phase, instead of a missing thread's. A thread that arrives once
+// per phase satisfies this: it waited for the previous phase, or for a thread that did.
 static void require_known_phase(Worker *w, const Mbarrier &mbarrier, Site site) {
     if (w->cluster || !mbarrier.completed_by.file) return;
     const std::vector<uint32_t> &arrived = mbarrier.phase_handover.clock;
@@ -138,7 +139,7 @@ static void require_known_phase(Worker *w, const Mbarrier &mbarrier, Site site) 
         return true;
     };
     if (is_known_to(self->linear)) return;
-    // Lanes may have told each other without ordering their memory: by a shuffle or a vote.
+    // Lanes may have informed each other by a shuffle or a vote, which orders no memory.
     const unsigned first = self->linear / WARP * WARP;
     for (unsigned t = first; t < std::min(first + WARP, w->num_threads); t++) {
         if (is_known_to(t)) return;
@@ -192,7 +193,7 @@ void mbarrier_arrive_after_copies(void *pointer, bool counts, Site site) {
     if (counts) {
         mbarrier_arrive(pointer, 1, 0, site);
     } else {
-        use_mbarrier(pointer, site);  // it expects one more and gets it
+        use_mbarrier(pointer, site);  // expects one more arrival, which arrives at once
     }
 }
 
@@ -219,7 +220,7 @@ bool mbarrier_try_wait(void *pointer, int parity, Site site) {
     return completed;
 }
 
-// Those of all CTAs of the cluster.
+// Visits the mbarriers of all CTAs of the cluster.
 template <class Visit>
 static void each_mbarrier(Worker *w, Visit visit) {
     each_of_cluster(w, [&](Worker *of) {
@@ -228,8 +229,8 @@ static void each_mbarrier(Worker *w, Visit visit) {
     });
 }
 
-// Nobody can run: the waiting threads get their turn, as after the hardware's time limit. They may
-// do something else and come back; when that changes nothing time after time, it is a deadlock.
+// No thread can run: resumes threads in try_wait, as the hardware does after its time limit. They
+// may do other work and wait again; if nothing changes repeatedly, it is a deadlock.
 bool end_try_waits(Worker *w) {
     constexpr uint64_t MAX_TURNS = 1000;
     if (++w->leader->turns_without_progress > MAX_TURNS) return false;
@@ -244,7 +245,7 @@ bool end_try_waits(Worker *w) {
     return any;
 }
 
-// Copies land as late as they can: when a thread waits for them and no other can run.
+// Completes copies as late as possible: when a thread waits for them and no other thread can run.
 bool land_waited_copies(Worker *w) {
     bool any = false;
     each_mbarrier(w, [&](Mbarrier &mbarrier) {
@@ -254,22 +255,23 @@ bool land_waited_copies(Worker *w) {
     return any;
 }
 
-// A CTA has ended. A phase that some have arrived in, and that never completes, is one arrival short
-// of what the mbarrier was initialised for.
+// Warns, when a CTA has ended, of phases that have arrivals but did not complete: fewer threads
+// arrived than the mbarrier was initialised for.
 void warn_of_open_phases(Worker *w) {
     if (!w->hopper) return;
     for (const Mbarrier &m : w->hopper->mbarriers) {
         if (m.arrivals_missing == m.arrivals || m.arrivals_missing <= 0) continue;
         const int missing = m.arrivals_missing;
         warn("mbarrier phase never complete", m.last_arrival.site, "at the end of CTA %u phase %llu "
-             "of the mbarrier of %s:%d is open, %d of its %d arrivals %s missing and the last that "
-             "came is this one: it is initialised for more than arrive, or somebody does not",
+             "of the mbarrier of %s:%d is open, %d of its %d arrivals %s missing, and this was the "
+             "last one: it is initialised for more arrivals than there are, or a thread does not "
+             "arrive",
              w->cta, (unsigned long long)m.completed, m.site.file, m.site.line, missing,
              m.arrivals, missing == 1 ? "is" : "are");
     }
 }
 
-// Where a thread waits; nowhere, if it can run or has returned.
+// The line where a thread waits; an empty one if it can run or has returned.
 static Site waiting_place(const Fiber *fiber) {
     const Worker *w = fiber->owner;
     auto is_in = [&](const std::vector<Fiber *> &waiting) {
@@ -294,7 +296,7 @@ static Site waiting_place(const Fiber *fiber) {
     return Site{};
 }
 
-// Why nobody will complete the phase in progress.
+// Describes why no thread will complete the current phase.
 static void describe_missing(const Mbarrier &m, char *text, size_t size) {
     size_t used = 0;
     auto note = [&](const char *format, auto... values) {
@@ -308,10 +310,11 @@ static void describe_missing(const Mbarrier &m, char *text, size_t size) {
         note("%lld bytes %s", std::abs(bytes),
              bytes > 0 ? "that it expects never come" : "more came than it expects");
     }
-    // A copy that counts on bytes nobody expects tells more than the arrival before it.
+    // A pending copy whose bytes were not expected is the better explanation than a missing
+    // arrival.
     const bool copies_wait = m.arrivals_missing > 0 && !m.tiles.empty();
     const MbarrierUse &last = copies_wait ? m.last_copy : m.last_arrival;
-    if (!last.fiber) return note(", and nobody has ever arrived");
+    if (!last.fiber) return note(", and no thread has ever arrived");
     const uint3 &thread = last.fiber->thread_idx;
     note("; thread (%u,%u,%u), which %s at %s:%d", thread.x, thread.y, thread.z,
          copies_wait ? "asked for a copy to it" : "arrived last", last.site.file, last.site.line);
@@ -328,7 +331,8 @@ size_t describe_mbarriers(Worker *w, char *text, size_t size, Site &first) {
         if (m.waiting.empty() || used >= size) continue;
         const Site at = m.waiting.front().site;
         if (!first.file) first = at;
-        // Several may come from one line, as those of a ring do: which of them, from 1.
+        // Several mbarriers may be initialised on one line, such as those of a ring: number them
+        // from 1.
         auto same_line = [&](const Mbarrier &other) { return other.site == m.site; };
         const auto count = std::count_if(all.begin(), all.end(), same_line);
         const auto number = std::count_if(all.data(), &m + 1, same_line);
@@ -338,7 +342,7 @@ size_t describe_mbarriers(Worker *w, char *text, size_t size, Site &first) {
         const size_t threads = m.waiting.size();
         used += snprintf(text + used, size - used,
                          " %zu thread%s at %s:%d for phase %llu of the mbarrier of %s:%d%s, which "
-                         "nobody will complete: %s;", threads, threads == 1 ? " waits" : "s wait",
+                         "no thread will complete: %s;", threads, threads == 1 ? " waits" : "s wait",
                          at.file, at.line, (unsigned long long)m.completed, m.site.file,
                          m.site.line, of_them, missing);
     }

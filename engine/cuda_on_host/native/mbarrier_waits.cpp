@@ -1,5 +1,5 @@
-// Which phase a thread has waited for, beside the one that the copy it meets counts in: what a race
-// with a copy is explained by.
+// Explains a race with a copy: the mbarrier phase that counted the copy, and the phases that the
+// thread has waited for.
 namespace coh {
 
 void note_wait(const Mbarrier &mbarrier, const Fiber *fiber, Site site) {
@@ -25,7 +25,7 @@ static const Mbarrier *mbarrier_at(const HopperState &state, uint32_t offset) {
     return nullptr;
 }
 
-// "the mbarrier of v16.cu:90 (number 2 of 4)": several may come from one line, as those of a ring.
+// "the mbarrier of v16.cu:90 (number 2 of 4)": several may be initialised on one line.
 static void name_mbarrier(const HopperState &state, const Mbarrier &mbarrier, char *text,
                           size_t size) {
     const auto &all = state.mbarriers;
@@ -39,8 +39,8 @@ static void name_mbarrier(const HopperState &state, const Mbarrier &mbarrier, ch
     }
 }
 
-// Where a copy to `pointer` is under way, or came to lie, what this thread should have waited for
-// and what it has. False where no copy is known.
+// For a copy to `pointer`, in flight or complete: the phase that this thread should have waited for
+// and the one that it did wait for. False if no copy is known.
 bool describe_missed_wait(const void *pointer, char *text, size_t size) {
     const Worker *owner = owner_of(pointer);
     if (!owner || !owner->hopper) return false;
@@ -89,7 +89,7 @@ bool describe_missed_wait(const void *pointer, char *text, size_t size) {
     return true;
 }
 
-// Of this thread: "its last wait, at v16.cu:120, is for phase 0 of the mbarrier of v16.cu:90".
+// For this thread: "its last wait, at v16.cu:120, is for phase 0 of the mbarrier of v16.cu:90".
 void describe_last_wait(char *text, size_t size) {
     const HopperState &state = hopper();
     const size_t thread = self->linear;
@@ -98,7 +98,7 @@ void describe_last_wait(char *text, size_t size) {
         return;
     }
     const LastWait &wait = state.last_waits[thread];
-    char name[224] = "an mbarrier that is no more";
+    char name[224] = "an mbarrier that no longer exists";
     if (const Mbarrier *m = mbarrier_at(state, wait.offset)) {
         name_mbarrier(state, *m, name, sizeof name);
     }

@@ -1,4 +1,4 @@
-// The shared window's addresses, and global buffers between guard zones.
+// Addresses of the shared window, and global buffers with guard zones.
 namespace coh {
 
 std::vector<Buffer> buffers;
@@ -11,7 +11,7 @@ uint32_t allocate_shared(Module *module, size_t bytes, size_t alignment, const c
     const size_t offset = (end + alignment - 1) / alignment * alignment;
     if (offset + bytes + SHARED_ARRAY_GAP_BYTES > STATIC_WINDOW_BYTES ||
         module->count == MAX_SHARED_ARRAYS) {
-        module->end = UINT32_MAX;  // the launch reports it: no kernel is running yet
+        module->end = UINT32_MAX;  // reported by the launch, as no kernel is running yet
         return 0;
     }
     module->arrays[module->count++] = SharedArray{(uint32_t)offset, (uint32_t)bytes, name};
@@ -21,7 +21,7 @@ uint32_t allocate_shared(Module *module, size_t bytes, size_t alignment, const c
 }
 
 // Dynamic memory gets the low addresses: a wgmma descriptor holds only 18 bits.
-// Behind the own window are those of the cluster's CTAs by rank, CLUSTER_STRIDE apart.
+// After the own window follow those of the cluster's CTAs by rank, CLUSTER_STRIDE apart.
 constexpr uint32_t CLUSTER_STRIDE = 2 * WINDOW_BYTES;
 
 uint32_t shared_address(const void *pointer, Site site) {
@@ -72,7 +72,7 @@ void describe_shared(const void *pointer, char *text, size_t size) {
                  (long long)((char *)pointer - owner->dynamic_smem), self->dynamic_smem_bytes);
         return;
     }
-    const SharedArray *nearest = nullptr;  // the array the offset lies in or behind
+    const SharedArray *nearest = nullptr;  // the array that contains or precedes the offset
     for (int i = 0; i < launch.module->count; i++) {
         const SharedArray &array = launch.module->arrays[i];
         if (array.offset <= offset && (!nearest || array.offset > nearest->offset)) {
@@ -88,13 +88,13 @@ void describe_shared(const void *pointer, char *text, size_t size) {
 }
 
 // ---- global buffers ----
-// NaNs in FP16, BF16 and FP32 that no kernel computes: what lies in buffers that nothing was written
-// to yet, and in slack zones. Two of them, because arithmetic passes a NaN on: what a kernel reads
-// past a buffer's end and stores must not look like an element that it never wrote.
+// Bit patterns that are NaN in FP16, BF16 and FP32 and that no kernel computes, for unwritten
+// buffers and for slack zones. They differ because arithmetic propagates a NaN's bits: a value that
+// a kernel read past a buffer's end and stored must not look like an unwritten element.
 constexpr uint16_t POISON = 0x7FA5;
 constexpr uint16_t SLACK = 0x7FB6;
 
-// By address parity, so that a zone with odd ends holds the same pattern.
+// By address parity, so that zones may begin and end at odd addresses.
 static char pattern_byte(const char *p, uint16_t pattern) {
     return (char)(((uintptr_t)p & 1) ? pattern >> 8 : pattern & 0xff);
 }
@@ -103,7 +103,7 @@ static bool is_slack(const char *p) { return *p == pattern_byte(p, SLACK); }
 static void fill(char *begin, size_t bytes, uint16_t pattern) {
     const size_t first = std::min<size_t>(bytes, 64);
     for (size_t i = 0; i < first; i++) begin[i] = pattern_byte(begin + i, pattern);
-    for (size_t done = first; done < bytes;) {  // copies of the beginning, up to a page at once
+    for (size_t done = first; done < bytes;) {  // copies the beginning, up to a page at a time
         const size_t piece = std::min({done, bytes - done, PAGE_BYTES});
         memcpy(begin + done, begin, piece);
         done += piece;
@@ -115,7 +115,7 @@ static char *data_end(const Buffer &b) { return b.mapping + b.mapping_size - b.g
 
 // The first slack byte that changed, or null.
 static const char *damaged_slack(const Buffer &b) {
-    if (b.sparse) return nullptr;  // it has none
+    if (b.sparse) return nullptr;  // no slack zones
     for (const char *p = b.base - 1; p >= data_begin(b); p--) {
         if (!is_slack(p)) return p;
     }
@@ -146,7 +146,7 @@ static void free_shadow(Buffer &b) {
     b.reads = nullptr;
     b.is_read = false;
 }
-// Zero pages, taken up only where the kernel writes, and reads what it can write.
+// Zero pages, which take memory only where the kernel writes or reads writable memory.
 static bool make_shadow(Buffer &b) {
     auto zeros = [](size_t bytes) {
         return mmap(nullptr, whole_pages(bytes), PROT_READ | PROT_WRITE,
@@ -169,8 +169,8 @@ static int open_pages(Buffer &b, size_t offset, size_t size) {
     const size_t bytes = end - begin;
 #ifdef __linux__
     if (b.uninitialised) {
-        // Poisoned out of sight and then moved into place: once pages are open, another host thread
-        // writes to them, and poison that came later would wipe that out.
+        // Poison a separate mapping and then move it into place: another host thread may write to
+        // pages as soon as they are accessible, and poisoning them later would overwrite that.
         void *poisoned = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (poisoned == MAP_FAILED) return 0;
@@ -182,23 +182,23 @@ static int open_pages(Buffer &b, size_t offset, size_t size) {
     }
 #endif
     if (mprotect(begin, bytes, PROT_READ | PROT_WRITE)) return 0;
-    // Elsewhere only what is opened before the launch can be poisoned; the rest is zero.
+    // On other systems only pages opened before the launch can be poisoned; the others are zero.
     if (b.uninitialised && !b.opened) fill(begin, bytes, POISON);
     return 1;
 }
 
-// What an access to a closed part of a sparse buffer does: true when it may be tried again.
+// Handles an access to a closed part of a sparse buffer; true if the access may be retried.
 static bool open_on_access(Buffer &b, uintptr_t address) {
     static std::mutex opening;
     const size_t offset = address - (uintptr_t)b.base, chunk = offset / CHUNK_BYTES;
     if (!b.opened || offset >= b.size) return false;
     std::lock_guard<std::mutex> lock(opening);
-    if (b.opened[chunk]) return true;  // by another host thread meanwhile
+    if (b.opened[chunk]) return true;  // opened by another host thread meanwhile
     b.opened[chunk] = true;
     return open_pages(b, chunk * CHUNK_BYTES, CHUNK_BYTES);
 }
 
-// The library's own writable memory, for a launch of the check build.
+// Registers the kernel library's writable memory, for a launch of the check build.
 static void note_device_variables(uintptr_t begin, uintptr_t end) {
     Buffer &variables = device_variables;
     if (variables.writes && variables.base == (char *)begin) return;
@@ -208,7 +208,7 @@ static void note_device_variables(uintptr_t begin, uintptr_t end) {
     if (!make_shadow(variables)) variables.size = 0;
 }
 
-// ---- the device's heap ----
+// ---- the device heap ----
 constexpr size_t DEVICE_HEAP_BYTES = 8 << 20;  // CUDA's default
 static std::mutex heap_mutex;
 static std::map<uintptr_t, size_t> heap_blocks;  // address -> bytes
@@ -219,7 +219,7 @@ void *device_malloc(size_t bytes) {
     if (!bytes || bytes > DEVICE_HEAP_BYTES - heap_used) return nullptr;
     void *pointer = ::aligned_alloc(16, (bytes + 15) & ~(size_t)15);
     if (!pointer) return nullptr;
-    memset(pointer, 0xff, bytes);  // NaN, as shared memory
+    memset(pointer, 0xff, bytes);  // NaN, like shared memory
     heap_blocks[(uintptr_t)pointer] = bytes;
     heap_used += bytes;
     return pointer;
@@ -259,7 +259,7 @@ using namespace coh;
 extern "C" {
 
 // A buffer of `size` bytes with at least `slack` writable bytes that are checked after a launch and
-// `guard` inaccessible bytes on either side. Null when there is no memory.
+// `guard` inaccessible bytes on either side. Null if there is not enough memory.
 void *coh_allocate(const char *name, size_t size, size_t slack, size_t guard, int read_only,
                    int uninitialised) {
     Buffer b{};
@@ -275,7 +275,7 @@ void *coh_allocate(const char *name, size_t size, size_t slack, size_t guard, in
         munmap(mapping, b.mapping_size);
         return nullptr;
     }
-    // As near to the end as the alignment allows: overruns are the common mistake.
+    // As close to the end as the alignment allows, as overruns are the common error.
     b.base = (char *)((uintptr_t)(b.mapping + guard + body - slack - size) & ~(uintptr_t)255);
     b.size = size;
     b.read_only = read_only;
@@ -296,8 +296,8 @@ void coh_free_all() {
     buffers.clear();
 }
 
-// Starts a run: every `uninitialised` buffer is poisoned and counts as never written.
-// 0 when there is no memory for the check build's records.
+// Starts a run: poisons every `uninitialised` buffer and marks it as unwritten.
+// 0 if there is not enough memory for the check build's records.
 int coh_start_run(int check) {
     empty_heap();
     free_shadow(device_variables);
@@ -309,9 +309,9 @@ int coh_start_run(int check) {
     return 1;
 }
 
-// A buffer larger than memory, of which a partial launch uses pieces. All of it is closed at first
-// (an access is a fault); coh_open makes pieces accessible. With `opens_itself` an access does that,
-// poisoning what it opens if the buffer is `uninitialised`. Null when there is no address space.
+// A buffer that may exceed the memory, for a partial launch. Initially closed: an access faults;
+// coh_open makes parts accessible. With `opens_itself` an access opens its part, and poisons it if
+// the buffer is `uninitialised`. Null if there is not enough address space.
 void *coh_allocate_sparse(const char *name, size_t size, size_t guard, int read_only,
                           int uninitialised, int opens_itself) {
     Buffer b{};
@@ -333,10 +333,10 @@ void *coh_allocate_sparse(const char *name, size_t size, size_t guard, int read_
     return b.base;
 }
 
-// Opens bytes of sparse buffer number `index`, in whole pages. 0 when there is no memory.
+// Opens bytes of sparse buffer number `index`, in whole pages. 0 if there is not enough memory.
 int coh_open(int index, size_t offset, size_t size) { return open_pages(buffers[index], offset, size); }
 
-// Closes all sparse buffers again and gives back what they held.
+// Closes all sparse buffers again and frees their memory.
 void coh_close_sparse() {
     for (Buffer &b : buffers) {
         if (!b.sparse) continue;

@@ -1,4 +1,4 @@
-// Fences and atomics in the eyes of the check build: see ordering.h.
+// Fences and atomics in the check build: see ordering.h.
 namespace coh {
 
 bool CtaClocks::covers(unsigned thread, uint32_t clock) const {
@@ -111,7 +111,8 @@ static void acquire_observed(Worker *w, Scope scope) {
     mine.observed = nullptr;
 }
 
-// What a thread of another CTA knows when it has seen this one's last step.
+// What a thread of another CTA acquires from the running thread: its clocks and all that it
+// acquired.
 static KnownCtas known_clock(Worker *w) {
     auto own = std::make_shared<CtaClocks>();
     own->later.push_back({self->linear, released_clocks(w, self->linear)[self->linear]});
@@ -120,7 +121,7 @@ static KnownCtas known_clock(Worker *w) {
     return only;
 }
 
-// What this thread knows of its own CTA.
+// The running thread's clocks of its own CTA.
 static KnownCtas known_of_own_cta(Worker *w) {
     auto own = std::make_shared<CtaClocks>();
     own->floor = w->floor_clock;
@@ -177,7 +178,7 @@ static void order_at(Worker *w, SyncLocation &here, AccessKind kind, Order order
     if (releases(order)) note_for_release(w, scope);
     if (kind == AccessKind::atomic_read) return;
     here.changes++;
-    if (kind == AccessKind::atomic_write) {  // a store hides what earlier atomics left
+    if (kind == AccessKind::atomic_write) {  // a store replaces what earlier atomics released
         here.released = here.before = nullptr;
         here.released_in_cta.clear();
     }
@@ -188,9 +189,9 @@ static void order_at(Worker *w, SyncLocation &here, AccessKind kind, Order order
     in_cta = joined(in_cta, mine.fenced_in_cta);
 }
 
-// Also holds the checks of the access itself. The lock is the caller's to hold until the atomic is
-// done: another host thread's atomic in between would be noted in one order and done in the other,
-// and what the two order would now and then be called a race.
+// Also checks the access itself. The caller holds the returned lock until the atomic is executed:
+// otherwise two host threads could record their atomics in one order and execute them in the other,
+// which would sometimes be reported as a race.
 std::unique_lock<std::mutex> order_by_atomic(const void *address, size_t bytes, AccessKind kind,
                                              Order order, Scope scope, Site site) {
     Worker *w = worker;
@@ -206,7 +207,7 @@ std::unique_lock<std::mutex> order_by_atomic(const void *address, size_t bytes, 
     }
     {
         const Touching touching(site);
-        (void)*(const volatile char *)address;  // a fault leaves here, not with the lock held
+        (void)*(const volatile char *)address;  // a fault occurs here, before the lock is taken
     }
     std::unique_lock<std::mutex> lock(locations_mutex);
     SyncLocation &here = global_locations[key];
@@ -217,8 +218,8 @@ std::unique_lock<std::mutex> order_by_atomic(const void *address, size_t bytes, 
     return lock;
 }
 
-// Whether this CTA's own atomic is the last that changed the word: what it then reads or writes
-// there plainly is in order.
+// Whether the last atomic that changed the word was this CTA's: plain accesses to it are then
+// ordered.
 bool last_change_is_own(Worker *w, uintptr_t address) {
     auto own = w->own_atomics.find(address);
     if (own == w->own_atomics.end()) return false;

@@ -1,5 +1,5 @@
-// A place in 32 bits, for the records of global memory: a program counter's offset in the kernel
-// library plus 1, or with the top bit set the number of a file and a line.
+// A source place in 32 bits, for the records of global memory: a program counter's offset in the
+// kernel library plus 1, or, with the top bit set, a file number and a line.
 namespace coh {
 
 constexpr uint32_t IS_SITE = 1u << 31;
@@ -8,7 +8,7 @@ static std::mutex files_mutex;
 static const char *files[MAX_FILES];
 static uint32_t num_files = 0;
 
-static uint32_t number_of(const char *file) {  // literals: a file has few addresses
+static uint32_t number_of(const char *file) {  // names are literals, so a file has few addresses
     static __thread const char *last_file;
     static __thread uint32_t last_number;
     if (file == last_file) return last_number;

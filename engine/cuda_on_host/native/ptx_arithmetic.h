@@ -4,7 +4,7 @@
 namespace coh {
 namespace ptx {
 
-// ---- one operation on every type: pairs by element, 16-bit types in float, rounded once ----
+// ---- operations on every type: pairs element by element, 16-bit types in float, rounded once ----
 template <class F, class T, class... More>
 COH_INLINE std::enable_if_t<std::is_arithmetic<T>::value, T> each(F f, T a, More... more) {
     return (T)f(a, more...);
@@ -18,14 +18,14 @@ COH_INLINE Pair<E> each(F f, Pair<E> a, More... more) {
     return {each(f, a.low, more.low...), each(f, a.high, more.high...)};
 }
 
-// The same of a 16-bit type in double: for functions whose rounding to float would show.
+// The same with a 16-bit type in double: for functions where rounding to float changes the result.
 template <class F, class T>
 COH_INLINE T each_in_double(F f, T a) {
     if constexpr (is_16_bit<T>) return narrow<T>(to_odd(f(widen(a))));
     else return {each_in_double(f, a.low), each_in_double(f, a.high)};
 }
 
-// An explicit .rn keeps the compiler from contracting a product and a sum.
+// An explicit .rn prevents contraction of a product and a sum.
 template <Rounding R, class T>
 COH_INLINE T exact(T v) {
     if constexpr (R == Rounding::rn && std::is_floating_point<T>::value) {
@@ -91,7 +91,7 @@ COH_INLINE T multiply_add(T a, T b, T c) {
     }
 }
 
-// NaN loses, unless `NAN_WINS`; -0 is less than +0.
+// Ignores NaN unless `NAN_WINS`; -0 is less than +0.
 template <bool NAN_WINS, class T>
 COH_INLINE T minimum(T a, T b) {
     if constexpr (std::is_integral<T>::value) return b < a ? b : a;
@@ -121,7 +121,7 @@ COH_INLINE T negate(T a) {
     else return each([](auto x) { return -x; }, a);
 }
 template <class T>
-COH_INLINE T divide_integers(T a, T b) {  // by 0: all ones, as the device gives
+COH_INLINE T divide_integers(T a, T b) {  // division by 0 gives all ones, as on the device
     if (b == 0) return (T)~T(0);
     return std::is_signed<T>::value && b == (T)-1 ? subtract(T(0), a) : (T)(a / b);
 }
@@ -260,7 +260,7 @@ COH_INLINE uint32_t logic_3(uint32_t a, uint32_t b, uint32_t c, uint32_t table) 
     }
     return to;
 }
-// mov between a register and its parts, the lowest first.
+// mov between a register and its parts, lowest first.
 template <class To, class Part, size_t N>
 COH_INLINE To pack(const Part (&parts)[N]) {
     To to = 0;

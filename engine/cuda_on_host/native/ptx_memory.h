@@ -1,10 +1,10 @@
-// Addresses, loads and stores of inline PTX, and what a warp does together.
+// Addresses, loads, stores and warp operations of inline PTX.
 #pragma once
 
 namespace coh {
 namespace ptx {
 
-// ---- addresses: an offset in the shared window, or a generic (which is a global) pointer ----
+// ---- addresses: an offset in the shared window, or a generic pointer (the same as a global one) ----
 COH_INLINE char *shared(uint64_t address, Site site) { return (char *)shared_pointer(address, site); }
 COH_INLINE char *cluster(uint64_t address, Site site) { return (char *)cluster_memory(address, site); }
 COH_INLINE char *generic(uint64_t address, Site) { return (char *)address; }
@@ -29,7 +29,7 @@ COH_INLINE void store(void *to, const T (&values)[N]) {
     for (int i = 0; i < N; i++) vector.at[i] = values[i];
     *(Vector *)to = vector;
 }
-// .volatile: the compiler keeps every access, and a thread that polls lets the others run.
+// .volatile: the compiler keeps every access, and a polling thread lets the others run.
 template <class T, int N>
 COH_INLINE void load_volatile(T (&to)[N], const void *from) {
     yield();
@@ -58,7 +58,8 @@ COH_INLINE void store_strong(void *to, const T (&values)[N], Order order, Scope 
     }
 }
 
-// What an instruction's words say; without any, an atomic is .relaxed and .gpu, a fence .acq_rel.
+// Semantics and scope from an instruction's modifiers; the defaults are .relaxed and .gpu for
+// atomics, .acq_rel for fences.
 constexpr bool same_word(const char *a, const char *b) {
     return *a == *b && (*a == 0 || same_word(a + 1, b + 1));
 }

@@ -1,5 +1,5 @@
-// Registers of inline PTX: an unsigned integer of the register's width, whatever its type (.pred: a
-// bool), because PTX lets an instruction read a register as its own type.
+// Registers of inline PTX: unsigned integers of the register's width for all types (.pred: bool),
+// because a PTX instruction may read a register as another type.
 #pragma once
 
 namespace coh {
@@ -35,7 +35,7 @@ COH_INLINE T get(Register bits) {
     if constexpr (std::is_same<T, bool>::value) return bits;
     else return coh_bit_cast<T>((typename BitsOf<sizeof(T)>::type)bits);
 }
-// A T into a register: a wider one is filled with the sign or with zeros.
+// Writes a T to a register; a wider register is sign- or zero-extended.
 template <class Register, class T>
 COH_INLINE void put(Register &to, T v) {
     static_assert(sizeof(T) <= sizeof(Register), "the register is narrower than the type");
@@ -47,7 +47,8 @@ COH_INLINE void put(Register &to, T v) {
 }
 
 // ---- operands of the asm statement ----
-// The bytes of a constraint's register, and whether nvcc gives it floating-point expressions.
+// Size in bytes of a constraint's register, and whether nvcc accepts floating-point expressions for
+// it.
 template <char CONSTRAINT>
 struct Constraint {
     static constexpr size_t bytes = CONSTRAINT == 'h'                        ? 2
@@ -57,7 +58,7 @@ struct Constraint {
     static constexpr bool floating = CONSTRAINT == 'f' || CONSTRAINT == 'd';
     using Register = typename BitsOf<bytes>::type;
 };
-// Whether nvcc takes an expression of type T for the constraint.
+// Whether nvcc accepts an expression of type T for the constraint.
 template <char CONSTRAINT, class T>
 constexpr bool fits() {
     using Plain = std::remove_cv_t<std::remove_reference_t<T>>;
@@ -78,7 +79,7 @@ COH_INLINE void write_operand(T &v, Register bits) {
     memcpy((void *)&v, &bits, sizeof v < sizeof bits ? sizeof v : sizeof bits);
 }
 
-// wgmma adds to its accumulators later, in place, so they must be neighbours in memory.
+// wgmma adds to its accumulators later, in place, so they must be contiguous in memory.
 template <int N, class First, class... More>
 COH_INLINE float *in_place(Site site, First &first, More &...more) {
     static_assert(1 + sizeof...(More) == N, "the accumulators of the shape");
@@ -86,13 +87,13 @@ COH_INLINE float *in_place(Site site, First &first, More &...more) {
     for (int i = 1; i < N; i++) {
         if (address[i] != address[0] + 4 * i) {
             fail("unsupported PTX", site, "on the CPU the accumulators of wgmma must be one array, "
-                 "in order: operand %d is not behind the one before", i);
+                 "in order: operand %d does not follow the one before", i);
         }
     }
     return (float *)address[0];
 }
 
-// Where an element of an Array lies, as long as the array itself is no copy that is soon gone.
+// Address of an element of an Array, unless the array is a temporary.
 template <class Array, class T>
 COH_INLINE const void *place_of(T &element) {
     return std::is_array_v<Array> || std::is_reference_v<Array> || std::is_pointer_v<Array>
@@ -103,7 +104,7 @@ template <class Array, class T>
 COH_INLINE const void *place_of(const T &&) {
     return nullptr;
 }
-// Of four registers that lie behind each other; null where they do not.
+// Address of four registers if they are contiguous in memory, else null.
 COH_INLINE const void *neighbours(const void *const (&place)[4]) {
     for (int i = 0; i < 4; i++) {
         if (!place[i] || (const char *)place[i] != (const char *)place[0] + 4 * i) return nullptr;

@@ -1,7 +1,7 @@
 // Number formats of PTX and their conversions.
 //
-// The small formats are held as bits and do not use the kernel's __half or __nv_bfloat16, whose own
-// functions may be inline PTX.
+// The small formats are stored as bits, without the kernel's __half or __nv_bfloat16, whose
+// functions may themselves be inline PTX.
 #pragma once
 
 namespace coh {
@@ -57,7 +57,7 @@ COH_INLINE float widen(float v) { return v; }
 COH_INLINE double widen(double v) { return v; }
 
 // ---- rounding ----
-// To float with the last bit set when inexact: rounding that once more is as good as rounding once.
+// Rounds to float, to odd: the last bit is set if inexact, so that a second rounding is correct.
 template <class Wide>
 COH_INLINE float to_odd(Wide v) {
     const float nearest = (float)v;
@@ -66,7 +66,7 @@ COH_INLINE float to_odd(Wide v) {
     const bool too_large = fabs((Wide)nearest) > fabs(v);
     return coh_bit_cast<float>((bits - (too_large ? 1 : 0)) | 1);
 }
-// The sum of a product and c, exact but for a last bit that is set when it is not.
+// a + c, rounded to odd: the last bit is set if inexact.
 COH_INLINE double sum_to_odd(double a, double c) {
     const double sum = a + c;
     if (!(fabs(sum) <= DBL_MAX)) return sum;
@@ -178,7 +178,7 @@ COH_INLINE T round_to_integer(T v) {  // in floating point
     }
 }
 template <class To, ToInteger R, class From>
-COH_INLINE To float_to_integer(From v) {  // out of range: the nearest there is; NaN: 0
+COH_INLINE To float_to_integer(From v) {  // out of range: the nearest integer of the type; NaN: 0
     const auto number = round_to_integer<R>(widen(v));
     using Number = std::remove_cv_t<decltype(number)>;
     constexpr bool is_signed = std::is_signed<To>::value;

@@ -24,7 +24,7 @@
 
 #include "cuda_on_host.h"
 #include "ordering.h"
-// The runtime is ordinary C++: it needs these words back.
+// The runtime is ordinary C++: undefine the keyword macros.
 #undef threadIdx
 #undef blockIdx
 #undef blockDim
@@ -33,9 +33,9 @@
 #undef malloc
 #undef free
 
-// ---- what the client's side reads and writes (engine/cuda_on_host/runtime_process.py mirrors these) ----
+// ---- structures shared with the client (declared again in engine/cuda_on_host/runtime_process.py) ----
 struct ReportedPlace {
-    char file[128];  // empty when only the program counter is known
+    char file[128];  // empty if only the program counter is known
     uint32_t line;
     uint64_t program_counter;  // relative to the kernel library's load address; 0: unknown
 };
@@ -55,22 +55,22 @@ struct LaunchSettings {
     int32_t schedule;  // a Schedule
     int32_t check;     // the library is a check build
     uint32_t finite_locals;  // numbers of local variables below: host_checks.h
-    uint32_t cluster[3];     // CTAs of a cluster; 1, 1, 1 where the kernel knows of none
+    uint32_t cluster[3];     // CTAs of a cluster; 1, 1, 1 without clusters
     uint64_t seed;
-    // A partial launch: the CTAs that run, by linear index. Null: all of them.
+    // Partial launch: linear indices of the CTAs that run. Null: all CTAs.
     const uint64_t *ctas;
     uint64_t num_ctas;
-    // A probe: where each of them first touched a closed part of a sparse buffer, and there it ended.
+    // Probe: the first access of each CTA to a closed part of a sparse buffer, which ends the CTA.
     struct Touched *touched;
 };
 struct Touched {
-    int32_t buffer;  // in order of allocation; -1: it ended without
+    int32_t buffer;  // in order of allocation; -1: the CTA made no such access
     int64_t offset;
 };
 
 namespace coh {
 
-// A source line or, when the compiler's instrumentation reports an access, a program counter.
+// A source line or, for an access reported by the compiler's instrumentation, a program counter.
 struct Place {
     const char *file = nullptr;  // null: `number` is a program counter
     uint64_t number = 0;
@@ -91,47 +91,48 @@ constexpr size_t WINDOW_BYTES = STATIC_WINDOW_BYTES + DYNAMIC_WINDOW_BYTES;
 static_assert(WINDOW_BYTES == SHARED_WINDOW_BYTES, "what kernels are told");
 constexpr size_t WINDOW_GUARD_BYTES = 64 << 10;     // inaccessible, on both sides
 constexpr size_t SHARED_ARRAY_GAP_BYTES = 256;      // between static arrays
-constexpr size_t DYNAMIC_SMEM_ALIGNMENT = 1024;     // what a swizzled TMA tile needs
-constexpr size_t MAX_DYNAMIC_SMEM_BYTES = 227 << 10;  // the largest any GPU offers
+constexpr size_t DYNAMIC_SMEM_ALIGNMENT = 1024;     // required by a swizzled TMA tile
+constexpr size_t MAX_DYNAMIC_SMEM_BYTES = 227 << 10;  // the largest of any GPU
 constexpr size_t FIBER_STACK_BYTES = 256 << 10;
 constexpr size_t PAGE_BYTES = 4096;
 constexpr int MAX_THREADS_PER_CTA = 1024;
-constexpr unsigned MAX_CLUSTER_SIZE = 16;  // of an H100 that was asked for it; 8 is the portable size
+constexpr unsigned MAX_CLUSTER_SIZE = 16;  // non-portable, on an H100; the portable size is 8
 constexpr int NUM_BARRIERS = 16;
 constexpr unsigned WARP = 32;
 
 // ---- race detector records (check build) ----
-// Shared memory is tracked in granules of two bytes, so neighbouring 16-bit elements stay apart;
-// the byte mask keeps neighbouring 8-bit ones apart.
+// Shared memory is tracked in granules of two bytes, which separates neighbouring 16-bit elements;
+// a byte mask separates neighbouring 8-bit elements.
 constexpr size_t GRANULE_BYTES = 2;
 class Access {
 public:
     enum Flag : uint64_t {
         atomic = 1ull << 56,  // atomics do not race with each other
         read = 1ull << 57,
-        async = 1ull << 58,  // written by TMA: needs no proxy fence before TMA or wgmma reads it
-        by_wgmma = 1ull << 59,  // an operand that a wgmma reads by its descriptor
+        async = 1ull << 58,  // written by TMA: TMA and wgmma may read it without a proxy fence
+        by_wgmma = 1ull << 59,  // read by wgmma through an operand's descriptor
     };
     Access() = default;
-    // `thread`: its number in the CTA with the CTA's rank in its cluster, see thread_of_cluster().
+    // `thread`: number in the CTA combined with the CTA's rank in its cluster, see
+    // thread_of_cluster().
     Access(unsigned thread, uint32_t clock, uint64_t flags, Place place)
         : place(place), packed_(clock | (uint64_t)thread << 32 | flags) {}
     void set_bytes(uint8_t mask) { packed_ = (packed_ & ~(0xffull << 48)) | (uint64_t)mask << 48; }
-    uint32_t clock() const { return (uint32_t)packed_; }  // of the thread then; 0: no access
+    uint32_t clock() const { return (uint32_t)packed_; }  // the thread's clock; 0: no access
     unsigned thread() const { return packed_ >> 32 & (MAX_THREADS_PER_CTA - 1); }
     unsigned rank() const { return (uint16_t)(packed_ >> 32) / MAX_THREADS_PER_CTA; }
     uint8_t bytes() const { return (uint8_t)(packed_ >> 48); }  // mask of the granule's bytes
     bool is(Flag flag) const { return packed_ & flag; }
-    bool same(const Access &other) const { return packed_ == other.packed_; }  // but for the place
+    bool same(const Access &other) const { return packed_ == other.packed_; }  // not the place
 
     Place place;
 
 private:
-    uint64_t packed_ = 0;  // in one word, which is compared and copied for every access
+    uint64_t packed_ = 0;  // one word, as it is compared and copied for every access
 };
 constexpr uint32_t KEPT_ACCESSES = 4;
 constexpr uint32_t COPY_PENDING = 0xffffffffu;
-// An access to global memory, as its granule remembers it.
+// Record of an access to global memory, stored per granule.
 struct GlobalAccess {
     uint32_t cta, clock;
     uint32_t place;   // see places.cpp
@@ -145,13 +146,24 @@ struct GlobalReads {
 };
 struct SharedShadow {
     Access write;
-    Access others[KEPT_ACCESSES];  // reads, and atomics before the last one
+    Access others[KEPT_ACCESSES];  // reads, and atomics except the last one
     uint32_t num_others;
     uint32_t initialised_by;  // serial of the CTA that wrote it, or COPY_PENDING
     uint8_t initialised_bytes;
     bool has_atomics;   // among `others`
     uint8_t last_slot;  // of `others`
 };
+
+// Calls visit(granule, first byte, mask of bytes) for every granule of `bytes` bytes at `offset`.
+template <class Visit>
+inline void each_granule(size_t offset, size_t bytes, Visit visit) {
+    static_assert(GRANULE_BYTES == 2, "the masks below are of two bytes");
+    const size_t end = offset + bytes;
+    for (size_t g = offset / 2; 2 * g < end; g++) {
+        const uint8_t mask = (2 * g >= offset ? 1 : 0) | (2 * g + 1 < end ? 2 : 0);
+        visit(g, std::max(offset, 2 * g), mask);
+    }
+}
 
 struct Buffer {
     char name[64];  // "buffer 'out'"
@@ -160,10 +172,10 @@ struct Buffer {
     char *mapping;  // guard | slack, data, slack | guard
     size_t mapping_size, guard_size;
     bool read_only;    // an input: the check build reports writes
-    bool uninitialised;  // the check build reports reads of what no launch wrote
+    bool uninitialised;  // the check build reports reads of unwritten bytes
     bool sparse;         // most of it is closed: coh_allocate_sparse
-    uint8_t *opened;  // of each chunk that opens itself, whether it did; null: none does
-    // Check build: of every granule the last write, and reads since.
+    uint8_t *opened;  // whether each self-opening chunk is open; null: none opens itself
+    // Check build: the last write of every granule, and reads after it.
     GlobalAccess *writes;
     GlobalReads *reads;
     bool is_read;
@@ -179,16 +191,16 @@ struct PendingCopy {
 struct Worker;
 struct Fiber : Thread {
     void *stack_pointer;
-    Worker *owner;  // of its CTA
+    Worker *owner;  // worker of its CTA
     bool finished;
     bool is_ready;              // in the ready queue
-    Site asks_for_active{};     // where it waits for its __activemask(), which is
-    uint32_t active;            // this one, when it is known
+    Site asks_for_active{};     // where it waits for the result of __activemask()
+    uint32_t active;            // that result, once it is known
     std::vector<PendingCopy> copies;      // cp.async, oldest first
     std::vector<uint32_t> copies_in_group;  // of each committed group
-    uint32_t proxy_fence_clock;  // its shared stores up to here are visible to TMA and wgmma
-    uint32_t proxy_fence_floor;  // and so is what happened before this for everybody
-    uint32_t mbarrier_fence_clock;  // and the mbarriers that it initialised up to here
+    uint32_t proxy_fence_clock;  // its shared stores up to this clock are visible to TMA and wgmma
+    uint32_t proxy_fence_floor;  // and those of all threads up to this floor
+    uint32_t mbarrier_fence_clock;  // and its mbarrier initialisations up to this clock
     uint64_t cluster_arrivals, cluster_waits;  // at barrier.cluster
     Site cluster_site;                         // of the last arrival
 };
@@ -198,7 +210,8 @@ struct Barrier {
     Site site{};
     std::vector<Fiber *> waiting;
     Handover handover;  // of the arrivals (check build)
-    // Of a named one, the threads that came since the last barrier of the whole CTA (check build).
+    // Of a named barrier: threads that used it since the last barrier of the whole CTA (check
+    // build).
     std::bitset<MAX_THREADS_PER_CTA> users;
     int num_users = 0, counted = 0;
     int reduced = 0;
@@ -212,7 +225,7 @@ struct WarpOperation {
     void *operand[WARP];
     Fiber *fiber[WARP];
 };
-constexpr int WARP_OPERATIONS = WARP;  // collectives a warp may be in at once
+constexpr int WARP_OPERATIONS = WARP;  // collectives that a warp may have in progress at once
 struct GroupOperation {
     bool in_use = false;
     int expected = 0, arrived = 0;
@@ -223,30 +236,30 @@ struct GroupOperation {
 };
 struct OwnAtomic {
     uintptr_t location;
-    uint64_t changes;  // of the location, the own one included
+    uint64_t changes;  // of the location, including this one
 };
-// A race that is reported, whose thread goes on to where it would wait: that tells whether it comes
-// to the barrier at which others wait, and which value it writes.
+// A reported race whose thread continues to its next wait, to find out whether it reaches the
+// barrier at which others wait, and which value it writes.
 struct OpenRace {
     bool is_open = false, both_write = false;
-    size_t reason_begin = 0;  // in the report's message
-    Site waited{};            // where others wait for all threads
+    size_t reason_begin = 0;  // offset in the report's message
+    Site waited{};            // the barrier of the whole CTA at which others wait
     size_t num_waiting = 0;
-    const char *address = nullptr;  // of the access, once it is known
+    const char *address = nullptr;  // of the racing access, once it is recorded
     size_t bytes = 0;
     char before[16];
 };
 
 struct HopperState;  // mbarriers, TMA and wgmma in flight: hopper.h
-struct Cluster;      // CTAs that run together: cluster.h
+struct Cluster;      // CTAs of a cluster: cluster.h
 
 struct Worker {
     const LaunchSettings *settings = nullptr;
-    // The CTAs of a cluster have a worker each, and all of these take turns on one host thread:
-    // that of the leader, which has rank 0.
+    // Each CTA of a cluster has a worker; all of them take turns on one host thread, that of the
+    // leader, which has rank 0.
     Worker *leader = this;
-    Cluster *cluster = nullptr;      // null where CTAs run alone
-    Cluster *own_cluster = nullptr;  // the leader's
+    Cluster *cluster = nullptr;      // null without clusters
+    Cluster *own_cluster = nullptr;  // owned by the leader
     unsigned rank = 0;
     Fiber *fibers = nullptr;
     char *stacks = nullptr;
@@ -256,8 +269,8 @@ struct Worker {
     char *signal_stack = nullptr;
     void *scheduler_stack_pointer = nullptr;
     sigjmp_buf fault_exit;
-    volatile bool in_cta = false;  // of the leader: a CTA of its cluster runs
-    Touched touched{};  // by the CTA that is probed
+    volatile bool in_cta = false;  // of the leader: a CTA of its cluster is running
+    Touched touched{};  // of the CTA that is probed
     pthread_t host_thread{};
 
     unsigned num_threads = 0;  // of this launch's CTAs
@@ -265,44 +278,44 @@ struct Worker {
     std::vector<uint16_t> ready;  // ring buffer of fiber numbers
     unsigned ready_head = 0, num_ready = 0;
     uint64_t random_state = 1;
-    uint64_t spins = 0;  // yields since something last made progress
-    uint64_t turns_without_progress = 0;  // the same for turns of end_try_waits
+    uint64_t spins = 0;  // yields since the last progress
+    uint64_t turns_without_progress = 0;  // the same for calls of end_try_waits
     std::chrono::steady_clock::time_point spinning_since;
     uint32_t cta = 0;  // linear index
-    Site touching{};  // the kernel's line on whose behalf the runtime touches memory
+    Site touching{};  // the kernel's line for which the runtime accesses memory
 
     Barrier barriers[NUM_BARRIERS];
     int barrier_result = 0;
     std::vector<WarpOperation> warp_operations;
-    std::vector<uint32_t> warp_operations_in_use;  // of each warp, a bit each
+    std::vector<uint32_t> warp_operations_in_use;  // per warp, one bit per operation
     std::vector<GroupOperation> group_operations;
     HopperState *hopper = nullptr;
 
-    // check build: see checks.cpp
+    // check build: see clocks.cpp
     SharedShadow *shadow = nullptr;
     std::vector<uint32_t> clocks;  // [num_threads, num_threads]
-    uint32_t floor_clock = 0;      // everything up to here happened before everything from now on
+    uint32_t floor_clock = 0;      // accesses up to this clock happened before all later ones
     uint32_t top_clock = 0;        // no thread's clock is larger
     uint32_t cta_serial = 0;
-    bool is_copying = false;        // the access that is checked is that of a copy
-    uint32_t running_products = 0;  // a bit of each warpgroup that a wgmma is still to write for
+    bool is_copying = false;        // the access being checked is made by a copy
+    uint32_t running_products = 0;  // one bit per warpgroup with a pending wgmma
     OpenRace race;
     bool reads_by_descriptor = false;  // an operand of a wgmma is being read
     size_t last_buffer = 0;
-    bool uses_fences = false;  // this CTA did, so `orders` say something
+    bool uses_fences = false;  // this CTA has used fences, so `orders` is in use
     std::vector<MemoryOrder> orders;  // of each thread
     std::unordered_map<uintptr_t, SyncLocation> shared_locations;  // atomics in shared memory
     std::unordered_map<uintptr_t, OwnAtomic> own_atomics;          // of this CTA in global memory
-    bool passed_cluster_barrier = false;  // so the other CTAs of the cluster have started
-    std::map<unsigned, Access> remote_accesses;  // to its shared memory: the last of each thread
-    KnownCtas known_at_exit;                     // by the threads that have returned
+    bool passed_cluster_barrier = false;  // all CTAs of the cluster have started
+    std::map<unsigned, Access> remote_accesses;  // to its shared memory: each thread's last
+    KnownCtas known_at_exit;                     // to the threads that have returned
 };
 
 extern __thread Worker *worker __attribute__((tls_model("initial-exec")));
 inline Fiber *current_fiber() { return static_cast<Fiber *>(self); }
-// As an `Access` names the running thread.
+// The running thread as stored in an `Access`.
 inline unsigned thread_of_cluster() { return worker->rank * MAX_THREADS_PER_CTA + self->linear; }
-// Names the kernel's line should the runtime fault in its place.
+// While it lives, a fault in the runtime is reported at the given line of the kernel.
 class Touching {
 public:
     explicit Touching(Site site) { worker->touching = site; }
@@ -319,20 +332,20 @@ struct Launch {
     void (*entry)(void **) = nullptr;
     void **arguments = nullptr;
     uintptr_t image_begin = 0, image_end = 0;  // the kernel library in memory
-    uintptr_t data_begin = 0, data_end = 0;    // what it can write of that
+    uintptr_t data_begin = 0, data_end = 0;    // the writable part of it
     uint16_t serial = 0;                       // from 1: GlobalAccess.launch
     uint64_t num_ctas = 0;
-    // What is dealt to workers is a cluster; without clusters that is a CTA.
+    // Workers run one cluster at a time, or one CTA without clusters.
     uint64_t num_clusters = 0, cluster_stride = 1, first_cluster = 0;
     unsigned cluster_size = 1;
-    uint64_t num_together = 1;  // CTAs that can run at once
+    uint64_t num_together = 1;  // CTAs that can run concurrently
     std::atomic<uint64_t> next_cluster{0};
     std::mutex workers_mutex;
     std::vector<Worker *> running;
 };
 extern Launch launch;
 extern std::vector<Buffer> buffers;
-extern Buffer device_variables;  // what the kernel library can write of itself
+extern Buffer device_variables;  // the kernel library's writable memory
 // Argument values, readable by instrumented code.
 constexpr size_t MAX_ARGUMENTS = 64;
 constexpr size_t ARGUMENT_SLOT_BYTES = 4096;
@@ -347,7 +360,7 @@ extern void *argument_pointers[MAX_ARGUMENTS];
     __attribute__((format(printf, 4, 5)));
 void warn(const char *kind, Place place, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-// Whether it is the launch's first.
+// Returns whether it is the launch's first error.
 bool record_error(const char *kind, Place place, Place other, const char *format,
                   va_list arguments);
 bool record_error_at_two(const char *kind, Place place, Place other, const char *format, ...)
@@ -364,8 +377,8 @@ void run_others(Worker *w, Fiber *me);  // returns when `me` is picked again
 uint64_t random_bits(Worker *w);
 
 // ---- memory.cpp ----
-Buffer *buffer_around(uintptr_t address);  // its guards included; or null
-bool is_on_heap(uintptr_t address, size_t bytes);  // that kernels have from malloc()
+Buffer *buffer_around(uintptr_t address);  // including its guards; null if none
+bool is_on_heap(uintptr_t address, size_t bytes);  // allocated by malloc() in kernels
 
 // ---- barriers.cpp ----
 void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser);
@@ -373,8 +386,14 @@ void release_barriers_of_the_living(Worker *w);
 void warn_of_open_barriers(Worker *w);
 void describe_shared_barriers(const Worker *w, char *text, size_t size);
 
-// ---- checks.cpp ----
+// ---- checks.cpp, clocks.cpp, shared_checks.cpp, global_checks.cpp ----
 enum class AccessKind { read, write, atomic, atomic_read, atomic_write };
+inline bool is_atomic(AccessKind kind) {
+    return kind != AccessKind::read && kind != AccessKind::write;
+}
+inline bool needs_a_value(AccessKind kind) {
+    return kind != AccessKind::write && kind != AccessKind::atomic_write;
+}
 inline const char *verb(AccessKind kind) {
     if (kind == AccessKind::read) return "read";
     return kind == AccessKind::write ? "write" : "atomic";
@@ -383,18 +402,18 @@ inline const char *verb(AccessKind kind) {
 // atomic.
 void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, Place place,
                   Scope scope = Scope::gpu);
-// Completes the report of a race by what its thread did next. `passed_by`: the barrier at which
-// others wait.
+// Completes the report of a race by what its thread did next. `passed_by`: it passed the barrier at
+// which others wait.
 void settle_race(Worker *w, bool passed_by);
-// Marks shared bytes as the target of a copy that has not landed.
+// Marks shared bytes as the destination of a copy in flight.
 void mark_copy_pending(const void *destination, size_t bytes);
 void describe_shared(const void *pointer, char *text, size_t size);
-Worker *owner_of(const void *pointer);  // whose shared window it points into, in this cluster; or null
+Worker *owner_of(const void *pointer);  // the CTA whose shared window contains it, or null
 inline uint32_t *clocks_of(Worker *w, unsigned thread) {
     return &w->clocks[(size_t)thread * w->num_threads];
 }
 void join_clock(uint32_t *into, const uint32_t *from, unsigned n);
-const uint32_t *released_clocks(Worker *w, unsigned thread);  // to join; own clock up to date
+const uint32_t *released_clocks(Worker *w, unsigned thread);  // for joining; the own one is current
 void advance_clock(Worker *w, unsigned thread);
 void order_whole_cta(Worker *w);  // after a barrier of all threads
 bool happened_before(Worker *w, const Access &access, unsigned thread);
@@ -409,7 +428,7 @@ Place expand(uint32_t compressed);
 KnownCtas joined(const KnownCtas &a, const KnownCtas &b);
 void reset(Worker *w, Handover &handover);
 void hand_over(Worker *w, Handover &handover, unsigned thread);
-void hand_over_order(Worker *w, Handover &handover, unsigned thread);  // all but the clocks
+void hand_over_order(Worker *w, Handover &handover, unsigned thread);  // all except the clocks
 void take_over(Worker *w, const Handover &handover, unsigned thread);
 void take_over_order(Worker *w, const Handover &handover, unsigned thread);
 [[nodiscard]] std::unique_lock<std::mutex> order_by_atomic(const void *address, size_t bytes,
@@ -423,8 +442,8 @@ void land_copies(Fiber *fiber, size_t count);
 
 // ---- hopper: mbarrier.cpp, tma.cpp, wgmma.cpp ----
 void reset_hopper(Worker *w);
-bool land_waited_copies(Worker *w);  // true when something landed and a thread became ready
-bool end_try_waits(Worker *w);       // the same when threads that wait for an mbarrier poll again
+bool land_waited_copies(Worker *w);  // true if a copy completed and a thread became ready
+bool end_try_waits(Worker *w);       // true if threads in try_wait were resumed
 size_t describe_mbarriers(Worker *w, char *text, size_t size, Site &first);
 void warn_of_open_phases(Worker *w);
 void finish_hopper(Fiber *fiber);  // when a thread returns

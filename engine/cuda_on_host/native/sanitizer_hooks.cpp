@@ -1,5 +1,5 @@
-// What the compiler calls in a check build (-fsanitize=thread,bounds,alignment): the sanitizers'
-// instrumentation with our own answers instead of their runtime libraries.
+// Functions that the compiler's instrumentation calls in a check build (-fsanitize=thread,bounds,
+// alignment): they replace the sanitizers' runtime libraries.
 #pragma GCC visibility push(default)  // the rest of the runtime is hidden
 extern "C" {
 
@@ -69,7 +69,7 @@ void __tsan_func_exit() {}
 
 namespace coh {
 
-// The layouts that the compilers hand to the UBSan handlers.
+// Data layouts that compilers pass to the UBSan handlers.
 struct UbsanLocation {
     const char *file;
     uint32_t line, column;

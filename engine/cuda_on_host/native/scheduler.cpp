@@ -1,7 +1,8 @@
 // Which fiber of the CTA runs next.
 namespace coh {
 
-// Spinning threads are given up on after both: a fast machine spins often, a loaded one slowly.
+// Spinning threads are a livelock after so many spins and so much time: a fast machine spins often,
+// a loaded one slowly.
 static constexpr uint64_t LIVELOCK_SPINS = 200000;
 static constexpr std::chrono::seconds LIVELOCK_TIME{5};
 
@@ -49,7 +50,7 @@ inline Fiber *next_ready(Worker *w) {
     return take_ready(w, w->ready_head++);
 }
 
-// Says who of a CTA waits where; `first` becomes the place of the first one found waiting.
+// Describes which threads of a CTA wait where; `first` is set to the place of the first one.
 static size_t describe_waiting(Worker *w, char *text, size_t size, Site &first) {
     size_t used = 0;
     auto note = [&](const char *format, auto... values) {
@@ -100,7 +101,8 @@ static size_t describe_waiting(Worker *w, char *text, size_t size, Site &first) 
     fail_at(for_registers ? "setmaxnreg waits for ever" : "deadlock", first, "no thread of the %s can run:%s", w->cluster ? "cluster" : "CTA", text);
 }
 
-// In a cluster, the next CTA that can run when this one cannot; in random order, any of them.
+// In a cluster, a fiber of the next CTA that can run if this one cannot; in random order, of any
+// CTA.
 static Fiber *next_of_cluster(Worker *w) {
     const auto &workers = w->cluster->workers;
     const size_t count = workers.size();
@@ -140,7 +142,7 @@ void yield() {
                 "wait for later CTAs cannot run here");
     }
     if (w->num_ready == 0) std::this_thread::yield();
-    if (w->settings->schedule == reverse_order) {  // at the far end, or it would be next again
+    if (w->settings->schedule == reverse_order) {  // at the other end: else it would be next
         w->num_ready++;
         w->ready[--w->ready_head & (w->ready.size() - 1)] = (uint16_t)self->linear;
         current_fiber()->is_ready = true;
@@ -148,7 +150,7 @@ void yield() {
         make_ready(w, current_fiber());
     }
     if (w->cluster) w = w->cluster->workers[(w->rank + 1) % w->cluster->workers.size()];
-    run_others(w, current_fiber());  // what it waits for may be another CTA's to do
+    run_others(w, current_fiber());  // it may wait for another CTA
 }
 
 }  // namespace coh

@@ -1,4 +1,4 @@
-// Faults of the fast build (and the time limit) turned into errors of the thread that ran.
+// Turns faults of the fast build, and the time limit, into errors of the running thread.
 #include <ucontext.h>
 
 namespace coh {
@@ -71,7 +71,7 @@ static void explain_memory_fault(Worker *w, uintptr_t address, Place place) {
 
 static void on_fault(int signal_number, siginfo_t *info, void *context) {
     Worker *w = worker;
-    if (!w || !w->leader->in_cta) {  // not the kernel's doing
+    if (!w || !w->leader->in_cta) {  // not caused by the kernel
         if (signal_number == INTERRUPT_SIGNAL) return;
         signal(signal_number, SIG_DFL);
         raise(signal_number);
@@ -88,7 +88,7 @@ static void on_fault(int signal_number, siginfo_t *info, void *context) {
             siglongjmp(w->fault_exit, 1);
         }
     }
-    // As for a return address: one past the instruction, which the line table's reader takes off.
+    // One past the instruction, as for a return address: the reader of the line table subtracts 1.
     Place place = Place::at_program_counter(program_counter(context) + 1);
     if (w->touching.file) place = w->touching;
     switch (signal_number) {

@@ -28,7 +28,7 @@ static long long tile_bytes(const TensorMapOnHost &map) {
     return bytes;
 }
 
-// A run of bytes is a tensor of one row, in elements of 16 bytes.
+// Contiguous bytes are a tensor with one row of 16-byte elements.
 static TensorMapOnHost map_of_bytes(const void *global, uint32_t bytes, Site site) {
     if (bytes % 16 || (uintptr_t)global % 16) {
         fail_at("misaligned address", site, "cp.async.bulk of %u bytes at %p: both need to be a "
@@ -44,7 +44,7 @@ static TensorMapOnHost map_of_bytes(const void *global, uint32_t bytes, Site sit
 
 static PendingTile make_tile(const TensorMapOnHost &map, void *shared, const int *coordinates,
                              Site site) {
-    const unsigned alignment = map.element_bytes == 16 ? 16 : 128;  // a run of bytes needs less
+    const unsigned alignment = map.element_bytes == 16 ? 16 : 128;  // contiguous bytes need less
     const uint32_t address = shared_address(shared, site);
     if (address % alignment) {
         fail_at("misaligned address", site, "TMA tile at shared address %u needs %u-byte alignment",
@@ -92,8 +92,8 @@ static void each_chunk(const PendingTile &tile, Visit visit) {
     }
 }
 
-// No product that is under way reads what a copy is about to overwrite. Where one begins to read is
-// enough to know: copies bring whole tiles.
+// Checks that no pending wgmma reads memory that a copy overwrites. The beginning of its operands
+// is enough, as copies write whole tiles.
 static void check_pending_products(const void *destination, size_t bytes, Site site) {
     const uint64_t begin = shared_address(destination), end = begin + bytes;
     for (const Warpgroup &group : hopper().warpgroups) {
@@ -128,7 +128,7 @@ static void load_tile(void *destination, const TensorMapOnHost &known, void *mba
         mark_copy_pending(destination, (size_t)tile_bytes(known));
     }
     barrier.tiles.push_back(tile);
-    // It may also land at once: the random schedule tries both.
+    // The copy may also complete at once: the random schedule tries both.
     if (w->settings->schedule == random_order && (random_bits(w) & 1)) land_tiles(barrier);
 }
 
@@ -136,7 +136,8 @@ void tma_load(void *destination, const void *map, void *mbarrier, int rank, cons
               Site site) {
     load_tile(destination, read_map(map, rank, site), mbarrier, coordinates, site);
 }
-// .multicast::cluster: the tile and its bytes' arrival, at the same places of every CTA of `ctas`.
+// .multicast::cluster: writes the tile, and counts its bytes, at the same offsets in every CTA of
+// `ctas`.
 void tma_load_multicast(void *destination, const void *map, void *mbarrier, int rank,
                         const int *coordinates, uint16_t ctas, Site site) {
     const TensorMapOnHost &known = read_map(map, rank, site);
@@ -154,7 +155,7 @@ void bulk_load_multicast(void *destination, const void *source, uint32_t bytes, 
                   cluster_pointer(mbarrier, cta, site), site);
     }
 }
-// cp.async.bulk from the own to a CTA's shared memory.
+// cp.async.bulk from the own shared memory to that of another CTA.
 void bulk_send(void *destination, const void *source, uint32_t bytes, void *mbarrier, Site site) {
     if (checking()) check_proxy_fence(source, bytes, site);
     bulk_load(destination, source, bytes, mbarrier, site);
@@ -177,8 +178,8 @@ void bulk_load(void *destination, const void *source, uint32_t bytes, void *mbar
     load_tile(destination, map_of_bytes(source, bytes, site), mbarrier, &start, site);
 }
 
-// A copy lands at a time of its own, and not when it was asked for: barriers since then say nothing
-// of it, only the mbarrier hands it on.
+// A copy completes asynchronously, not at its issue: later barriers do not order it, only the
+// mbarrier does.
 static uint32_t landing_clock(const Mbarrier &mbarrier, const PendingTile &tile) {
     if (!checking() || tile.known) return tile.clock;
     const unsigned thread = tile.thread % MAX_THREADS_PER_CTA;
@@ -278,7 +279,7 @@ void bulk_wait(unsigned pending_groups) {
     land_stores(state.stores[self->linear], landing);
 }
 
-// A thread that returns must not leave asynchronous work behind: its shared memory is gone.
+// A thread must not return with asynchronous operations pending, as its shared memory is freed.
 void finish_hopper(Fiber *fiber) {
     if (!worker->hopper) return;
     HopperState &state = *worker->hopper;

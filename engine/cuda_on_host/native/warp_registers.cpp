@@ -1,10 +1,10 @@
-// setmaxnreg: a CTA's warpgroups hand registers to each other, and have no more than it began with.
+// setmaxnreg: moves registers between a CTA's warpgroups; their total is that of the launch.
 namespace coh {
 
 static constexpr int SM_REGISTERS = 65536, MOST_PER_THREAD = 255;
 
-// What a thread has at first, as far as the launch tells: the most that so many threads can have.
-// A kernel that is to leave room for a second CTA begins with as little as half of it.
+// Registers per thread at launch, as far as they are known: the most that so many threads can have.
+// A kernel that runs with two CTAs per SM may begin with as few as half of them.
 static int registers_at_launch() {
     return std::min(SM_REGISTERS / (int)worker->num_threads, MOST_PER_THREAD) / 8 * 8;
 }
@@ -25,7 +25,7 @@ struct AskedRegisters {
     Site site;
 };
 
-// To whoever waits, in the order of asking, as long as there is enough.
+// Grants waiting requests in order, as long as there are enough registers.
 static void grant_registers(Worker *w, RegisterPool &pool) {
     auto &waiting = pool.waiting;
     while (!waiting.empty()) {
@@ -51,7 +51,7 @@ void change_registers_of_group(void **threads, uint32_t) {
     RegisterPool &pool = register_pool();
     const size_t group = self->linear / WARPGROUP;
     const int held = pool.held[group];
-    const bool is_known = pool.has_asked[group];  // and not only the most it may have
+    const bool is_known = pool.has_asked[group];  // else only the maximum is known
     pool.has_asked[group] = true;
     if (asked.change == RegisterChange::dec && asked.count > held) {
         fail_at("bad setmaxnreg", asked.site, "setmaxnreg.dec to %d registers, where each of %u "

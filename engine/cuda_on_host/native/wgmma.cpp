@@ -1,9 +1,9 @@
-// wgmma: issued by four warps, added up when they wait for it. Until then the accumulator registers
-// hold NaN and the operands may not change, so a missing wait, fence or release shows.
+// wgmma: issued by four warps, executed when they wait for it. Until then the accumulator registers
+// hold NaN and the operands must not change, so that a missing wait, fence or release is detected.
 namespace coh {
 
 static constexpr int M = 64, K = 16;
-static constexpr size_t A_BYTES = 16;  // of a thread's registers of A
+static constexpr size_t A_BYTES = 16;  // a thread's registers of A
 
 static Warpgroup &own_warpgroup() {
     HopperState &state = hopper();
@@ -12,8 +12,8 @@ static Warpgroup &own_warpgroup() {
 }
 static int first_warp_of_group() { return (int)(self->warp & ~3u); }
 
-// Which register of which thread holds element (row, column) of D: PTX manual, "Register fragments
-// for wgmma.mma_async.m64nNk16".
+// The thread and register that hold element (row, column) of D: PTX manual, "Register fragments for
+// wgmma.mma_async.m64nNk16".
 static inline int accumulator_thread(int row, int column) {
     return row / 16 * 32 + row % 8 * 4 + column / 2 % 4;
 }
@@ -73,13 +73,13 @@ static void issue_for_group(void **threads, uint32_t) {
     group.operations.push_back(operation);
 }
 
-// wgmma.fence must lie between any other access to the registers and the wgmma (check build).
+// Check build: a wgmma.fence is required between other accesses to the registers and the wgmma.
 static void require_fence(const float *d, int n, const WgmmaOperands &operands, Site site) {
     const Warpgroup &group = own_warpgroup();
     const unsigned t = self->linear % WARPGROUP;
     if (operands.a_registers && !group.fenced_since_wait[t]) {
-        fail_at("wgmma_fence missing", site, "A comes from registers that no wgmma_fence() has "
-                "handed over since the last wait");
+        fail_at("wgmma_fence missing", site, "A is in registers without a wgmma_fence() since the "
+                "last wait");
     }
     for (const Accumulator &accumulator : group.accumulators) {
         if (accumulator.registers[t] != d || accumulator.n != n) continue;
@@ -128,7 +128,7 @@ void wgmma_commit(Site site) {
 }
 
 // ---- execution ----
-// 8 consecutive elements: along K from (mn, k), or along MN when the operand lies transposed.
+// Reads 8 consecutive elements: along K from (mn, k), or along MN if the operand is transposed.
 static void read_chunk(uint64_t descriptor, int mn, int k, bool transposed, uint16_t *out,
                        Site site) {
     const uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4;
@@ -239,8 +239,8 @@ void local_begins(const void *place, size_t bytes) {
     }
 }
 
-// Until a wgmma is waited for, nobody may look at its accumulators or write them, nor write the
-// registers that it reads A from (check build).
+// Check build: before the wait for a wgmma, its accumulators must not be read or written, nor the
+// registers of A be written.
 void check_product_registers(uintptr_t address, size_t bytes, AccessKind kind, Place place) {
     HopperState &state = hopper();
     const size_t index = self->linear / WARPGROUP;
@@ -248,8 +248,8 @@ void check_product_registers(uintptr_t address, size_t bytes, AccessKind kind, P
     Warpgroup &group = state.warpgroups[index];
     const unsigned t = self->linear % WARPGROUP;
     for (WgmmaOperation &operation : group.operations) {
-        // Not yet a mistake: where a loop is unrolled the next tile's array lies here, too, and that
-        // it is another one shows when its declaration ends.
+        // Not necessarily an error: in an unrolled loop the next tile's array may share this
+        // memory, in which case local_begins() drops the address of A.
         if (kind == AccessKind::write && operation.a_in_registers && !operation.a_written[t].number &&
             overlap(address, bytes, operation.a_places[t], A_BYTES)) {
             operation.a_written[t] = place;
@@ -263,7 +263,7 @@ void check_product_registers(uintptr_t address, size_t bytes, AccessKind kind, P
     }
 }
 
-// Whether the calling thread has changed A of what it now waits for.
+// Checks that the calling thread has not changed A of the wgmmas that it waits for.
 static void check_operands_in_registers(size_t pending_groups) {
     const Warpgroup &group = own_warpgroup();
     const unsigned t = self->linear % WARPGROUP;
@@ -283,9 +283,10 @@ static void check_operands_in_registers(size_t pending_groups) {
     }
 }
 
-// The operands were read on behalf of the whole group. A warp waits for its own part of a product
-// (PTX manual, wgmma.wait_group: groups "committed by the executing threads"), so only the reader's
-// warp is ordered after that: the others have to meet it before they overwrite what it read.
+// One thread reads the operands for the whole warpgroup. A warp waits only for its own part of a
+// product (PTX manual, wgmma.wait_group: groups "committed by the executing threads"), so only the
+// reader's warp is ordered after the reads: the other warps need a barrier with it before they
+// overwrite them.
 static void order_warp_after_reads(Worker *w) {
     const unsigned reader = self->linear, first = reader / WARP * WARP;
     const uint32_t clock = current_clock();

@@ -1,4 +1,5 @@
-// What kernels use of <cuda.h>, for NVRTC, which takes no declarations of host functions.
+// The parts of <cuda.h> that kernels use, for NVRTC, which does not accept declarations of host
+// functions.
 #pragma once
 #include "attune/standard.h"
 

@@ -1,10 +1,11 @@
-// What nvcc has without an include, as it includes cuda_runtime.h unasked, and NVRTC has not.
+// Declarations that nvcc has without an include (it includes cuda_runtime.h itself) and NVRTC
+// lacks.
 #pragma once
 
 typedef signed char int8_t;
 typedef short int16_t;
 typedef int int32_t;
-#ifdef ATTUNE_LIBCUDACXX  // which has its own, of these types
+#ifdef ATTUNE_LIBCUDACXX  // libcu++ declares these types itself
 typedef long long int64_t;
 typedef unsigned long long uint64_t;
 typedef long long intptr_t;
@@ -54,7 +55,7 @@ typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
 
-// Constant expressions, as a host compiler's are.
+// Constant expressions, as in host compilers.
 #define INFINITY __builtin_bit_cast(float, 0x7f800000)
 #define NAN __builtin_bit_cast(float, 0x7fffffff)
 #define HUGE_VALF INFINITY

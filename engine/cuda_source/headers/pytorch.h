@@ -1,5 +1,5 @@
-// What device code uses of PyTorch's headers: its 16-bit types, which are CUDA's here, the type that
-// they are summed in, and tensors by value, as `packed_accessor32` hands them to a kernel.
+// The parts of PyTorch's headers that device code uses: 16-bit types (here CUDA's), their
+// accumulation type, and tensors passed by value, as `packed_accessor32` passes them to a kernel.
 #ifndef ATTUNE_PYTORCH
 #define ATTUNE_PYTORCH
 
@@ -37,7 +37,7 @@ struct RestrictPtrTraits {
     using PtrType = T* __restrict__;
 };
 
-// A part of a tensor: the axes that are still to be indexed. Sizes and strides are the tensor's.
+// A partly indexed tensor: the remaining axes. Sizes and strides belong to the tensor.
 template <class T, int N, template <class> class PtrTraits, class Index>
 class TensorAccessor {
 public:
@@ -64,7 +64,7 @@ private:
     const Index* strides_;
 };
 
-// A whole tensor. Its members are a kernel's argument: in this order, and no other.
+// A whole tensor, passed as a kernel argument: the order of its members is fixed.
 template <class T, int N, template <class> class PtrTraits = DefaultPtrTraits,
           class Index = long long>
 class GenericPackedTensorAccessor {

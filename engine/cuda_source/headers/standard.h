@@ -1,4 +1,4 @@
-// What kernels use of the C and C++ standard libraries, for NVRTC, which has neither.
+// The parts of the C and C++ standard libraries that kernels use, for NVRTC, which has neither.
 // Mathematics, printf, assert and memcpy are built into NVRTC or the toolkit's headers.
 #pragma once
 
@@ -90,7 +90,7 @@ using remove_reference_t = typename remove_reference<T>::type;
 template <class T>
 using remove_cv_t = typename remove_cv<T>::type;
 
-// std::move and std::forward are NVRTC's own.
+// std::move and std::forward are built into NVRTC.
 template <class T>
 __host__ __device__ constexpr const T &min(const T &a, const T &b) {
     return b < a ? b : a;

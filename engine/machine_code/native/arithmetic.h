@@ -14,7 +14,7 @@ uint32_t mask_of(F f) {
     return mask;
 }
 
-// What was loaded of 8 or 16 bits, with its sign where the instruction says so.
+// Extends loaded 8- or 16-bit values to 32 bits, with the sign for signed loads.
 inline Lanes extended(const Instruction& i, Lanes v) {
     if (i.has(MOD_S16)) for (auto& x : v.v) x = static_cast<uint32_t>(static_cast<int16_t>(x));
     if (i.has(MOD_S8)) for (auto& x : v.v) x = static_cast<uint32_t>(static_cast<int8_t>(x));
@@ -36,7 +36,7 @@ inline uint32_t join(const Instruction& i, uint32_t first, uint32_t other) {
 
 template <typename T>
 uint32_t compare(const Instruction& i, const T& x, const T& y) {
-    // Unordered forms (LTU …) are true when one side is NaN.
+    // Unordered forms (LTU …) are true if either side is NaN.
     auto is = [&](Modifier plain, Modifier unordered) { return i.has(plain) || i.has(unordered); };
     const bool unordered = i.has(MOD_LTU) || i.has(MOD_LEU) || i.has(MOD_GTU) || i.has(MOD_GEU) || i.has(MOD_EQU) || i.has(MOD_NEU);
     if (i.has(MOD_T)) return FULL;
@@ -89,7 +89,7 @@ void Warp::arithmetic(const Instruction& i) {
                 write(at(s, 0, i), read(at(s, 1, i), ta, w), w);
             }
         }
-        if (i.op == OP_R2UR && !i.pd.empty() && on) {  // the lanes that hold another value
+        if (i.op == OP_R2UR && !i.pd.empty() && on) {  // predicate: the lanes that hold another value
             const Lanes& v = read(at(s, 1, i), ta);
             const uint32_t taken = v[__builtin_ctz(on)];
             const uint32_t others = mask_of([&](int l) { return v[l] != taken; });
@@ -143,7 +143,7 @@ void Warp::arithmetic(const Instruction& i) {
         if (i.count != 32) write(s[0], Lanes{}, 1);
         return;
 #if EXECUTES
-    case OP_QSPC: {  // which space a generic address lies in
+    case OP_QSPC: {  // the address space of a generic address
         Wide where;
         read_wide(at(s, s.size() - 1, i), where);
         const bool asks_shared = i.has(MOD_S), asks_local = i.has(MOD_L);
@@ -171,7 +171,7 @@ void Warp::arithmetic(const Instruction& i) {
         for (size_t n = 1; n < s.size(); n++) {
             const Lanes& v = read(s[n], ta);
             for (int l = 0; l < 32; l++) {
-                // With a carry coming in, a minus is the one's complement.
+                // With an incoming carry, a minus is the one's complement.
                 if (s[n].inv) total[l] += ~v[l];
                 else if (s[n].neg) total[l] += i.has(MOD_X) ? static_cast<uint64_t>(~v[l]) : (uint64_t{1} << 32) - v[l];
                 else total[l] += v[l];
@@ -195,7 +195,7 @@ void Warp::arithmetic(const Instruction& i) {
             return static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(x[l])) * static_cast<int32_t>(y[l]));
         };
         if (i.has(MOD_WIDE) || i.has(MOD_HI)) {
-            // Both add a register pair to the 64-bit product; HI keeps the upper word of the sum.
+            // WIDE and HI add a register pair to the 64-bit product; HI writes only the upper word of the sum.
             Wide z, total;
             read_wide(at(s, 3, i), z);
             uint32_t out = 0;
@@ -307,7 +307,7 @@ void Warp::arithmetic(const Instruction& i) {
             for (int l = 0; l < 32; l++) a[l] = static_cast<int32_t>(x[l]), b[l] = static_cast<int32_t>(y[l]);
             result = compare(i, a, b);
         }
-        if (i.has(MOD_EX)) {  // the upper halves decide unless they are equal
+        if (i.has(MOD_EX)) {  // compares the upper words; the lower ones decide if they are equal
             const uint32_t equal = mask_of([&](int l) { return x[l] == y[l]; });
             result = (result & ~equal) | (predicate(at(i.ps, i.ps.size() - 1, i)) & equal);
         }
@@ -352,7 +352,7 @@ void Warp::arithmetic(const Instruction& i) {
         }
         return write(s[0], value);
     }
-    case OP_RPCMOV: {  // a pair of registers that code keeps values in across a call
+    case OP_RPCMOV: {  // a register pair in which code keeps values during a call
         const auto part = [&](const Operand& o) -> Lanes* {
             return o.text == "Rpc.LO" ? &rpc[0] : o.text == "Rpc.HI" ? &rpc[1] : nullptr;
         };

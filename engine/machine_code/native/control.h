@@ -1,7 +1,7 @@
 // Branches, convergence, barriers, asynchronous groups; one step of a warp. Included by
 // emulator.cpp.
 
-// The row of a synchronising instruction, -1 for none. `moves`: false while its lanes must wait.
+// Returns the row of a synchronising instruction, -1 for none. `moves` is false while its lanes must wait.
 int Warp::barriers(const Instruction& i, bool& moves) {
     Row row;
     Wide where;
@@ -57,7 +57,7 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         row.kind = TENSOR_WAIT, row.amount = static_cast<int32_t>(i.s.empty() || i.s.back().kind != Kind::IMM ? 0 : i.s.back().imm);
         return cta.add(row);
     case OP_SETMAXREG:
-        for (const Operand& p : i.pd) write_predicate(p, FULL);  // the registers are there: no retry
+        for (const Operand& p : i.pd) write_predicate(p, FULL);  // the registers are available: no retry
         row.kind = SET_REGISTERS, row.amount = static_cast<int32_t>(number(i.s.size() - 1, 0));
         return cta.add(row);
     case OP_HGMMA: {
@@ -73,7 +73,7 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         for (const Operand& o : i.raw) row.amount |= o.text == "gsb0";
         return cta.add(row);
     }
-    case OP_ARRIVES:  // cp.async.mbarrier.arrive: the copies are there at once
+    case OP_ARRIVES:  // cp.async.mbarrier.arrive: copies complete at once here
     case OP_SYNCS: {
         cta.hazards.unclear = true;
         if (i.has(MOD_CCTL)) return -1;
@@ -83,7 +83,7 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         const uint64_t address = shared_at(cta, i, where[first], 8);
         row.address = address;
         MBarrier& bar = cta.mbarriers[address];
-        if (i.has(MOD_EXCH)) {  // mbarrier.init writes 2^20 less the count, from bit 1 on
+        if (i.has(MOD_EXCH)) {  // mbarrier.init writes 2^20 minus the count, shifted left by 1
             const Operand& value = i.s.back();
             Wide bits;
             read_wide(value, bits);
@@ -97,18 +97,18 @@ int Warp::barriers(const Instruction& i, bool& moves) {
             const uint32_t parity = read(i.s.back(), t)[first] >> 31;
             if (static_cast<uint32_t>(bar.phase & 1) == parity && !i.has(MOD_CLEAR)) {
                 at_mbar |= on, blocked |= on, moves = false;
-                return -2;  // nothing is recorded: it polls again when a phase ends
+                return -2;  // nothing is recorded: it is retried when a phase ends
             }
             if (!i.pd.empty()) write_predicate(i.pd[0], FULL);
             row.kind = MBARRIER_WAIT, row.amount = bar.phase - 1;
             return cta.add(row);
         }
-        // Each lane arrives; with a transaction count the bytes are expected to come as well.
+        // Each lane arrives; with a transaction count it also expects so many bytes.
         const bool expects = i.op == OP_SYNCS && !i.s.empty() && i.s.back().kind != Kind::ADDR && !(i.s.back().reg == RZ && i.s.back().kind == Kind::REG);
         row.kind = MBARRIER_ARRIVE;
         row.amount = arrives(i) ? __builtin_popcount(on) : 0;
         if (expects && !i.has(MOD_A0TX)) row.size_bytes = read(i.s.back(), t)[first] & 0xfffff;
-        // The token: the parity of the phase that this arrival belongs to, as PHASECHK reads it.
+        // The token: the parity of the phase of this arrival, as PHASECHK reads it.
         const uint32_t token = static_cast<uint32_t>(bar.phase & 1) << 31;
         if (i.s.size() > 1 && i.s[0].kind == Kind::REG) {
             write(i.s[0], Lanes{});
@@ -128,8 +128,8 @@ int Warp::barriers(const Instruction& i, bool& moves) {
             row.address = U[o.ureg + 1] & (SHARED_WINDOW - 1);
             cta.begin_bulk_load(row.address);
         }
-        // The size of a bulk copy is given in units of 16 bytes. A multicast says in the upper half
-        // which CTAs of the cluster get one. What this CTA brings to others, others bring to it.
+        // The size of a bulk copy is in units of 16 bytes; the upper half of a multicast's is the mask of
+        // receiving CTAs. It is assumed that this CTA receives as much from others as it sends.
         const uint32_t last = i.s.size() > 2 ? number(2, 0) : 0;
         const bool multicast = i.has(MOD_MULTICAST);
         if (i.op == OP_UBLKCP) row.size_bytes = (last & (multicast ? 0xffff : 0xfffff)) * 16;
@@ -150,7 +150,7 @@ int Warp::barriers(const Instruction& i, bool& moves) {
     }
 }
 
-// Memory that a TMA copy touches, if its tensor map is a parameter of the launch or in a table.
+// Memory that a TMA copy accesses, if its tensor map is a parameter of the launch or in a table.
 void Warp::touch_box(const Instruction& i, Row& row, const uint32_t* coordinates) {
     const Operand& o = address_of(i, 1);
     const Request& request = cta.request;
@@ -194,7 +194,7 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
     if (REAL && on && !i.unknown.empty()) fail(i, "has the modifier " + i.unknown + ", which is not supported here");
     switch (i.op) {
     case OP_NOTHING: case OP_TRAP:
-        // Lanes with the same mask run the next collective together; those with another mask follow.
+        // Lanes with the same mask execute the next collective together, those with another mask afterwards.
         if (i.has(MOD_EXCLUSIVE) && on) {
             Lanes t;
             const Lanes& mask = read(at(i.s, 0, i), t);
@@ -211,7 +211,7 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
         break;
     case OP_BRA: case OP_CALL: {
         jumps = on;
-        if (i.has(MOD_DIV)) {  // taken where the warp is not whole
+        if (i.has(MOD_DIV)) {  // taken if not all lanes are active
             Lanes t;
             // Before sm_80 it has no mask.
             const bool masked = !i.s.empty() && i.s[0].kind != Kind::TEXT;
@@ -284,7 +284,7 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
     }
     if (row == -2) return;
     if (i.op == OP_REDUX || i.op == OP_MATCH || i.op == OP_VOTE || i.op == OP_SHFL || i.op == OP_RET) exclusive = 0;
-    const bool steers = i.op >= OP_LDS && i.op <= OP_BMOV;  // all but arithmetic
+    const bool steers = i.op >= OP_LDS && i.op <= OP_BMOV;  // all except arithmetic
     if (!REAL && decides && steers) cta.data_branch[static_cast<size_t>(here)] = 1;
     if (!REAL && steers) {
         marks = guarded;
@@ -294,7 +294,7 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
         for (int l = 0; l < 32; l++)
             if (active >> l & 1) pc[l] = jumps >> l & 1 ? to : here + 1;
 #if !EXECUTES
-    // What is executed is recorded; a row's columns are summed for each instruction.
+    // Records the executed instruction, and adds the row's columns to the instruction's totals.
     const int lanes = __builtin_popcount(on);
     int64_t* total = &cta.totals[static_cast<size_t>(here) * 8];
     total[0]++, total[1] += lanes;

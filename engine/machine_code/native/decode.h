@@ -56,7 +56,7 @@ constexpr int RZ = 255, PT = 7, NUM_BARRIERS = 16;
 
 inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// A number from the text, which is untrusted: must be below `end`.
+// A number from the text, which is untrusted: fails unless it is below `end`.
 inline int number_below(int end, const std::string& text, const char* what) {
     const unsigned long number = std::strtoul(text.c_str(), nullptr, 10);
     if (number >= static_cast<unsigned long>(end)) throw std::runtime_error("it names " + (what + text) + ", which no GPU has");
@@ -69,25 +69,25 @@ struct Operand {
     bool wide = false;    // ADDR: the vector base is a register pair
     bool uwide = false;   // ADDR: the uniform base is a pair
     bool is_float = false;
-    bool whole_float = false;  // 32 bits where the instruction has halves: a suffix .F32
+    bool whole_float = false;  // a 32-bit operand of an instruction on halves: suffix .F32
     uint8_t half = 0;     // 1: H0_H0, 2: H1_H1, 3: H1_H0 or none; 8 + n: byte n
     uint8_t scale = 1;
     int16_t reg = RZ;     // REG, UREG, PRED …; ADDR and CONST: vector base
     int16_t ureg = -1;    // ADDR and CONST: uniform base
     uint8_t bank = 0;
     int64_t imm = 0;      // IMM, ADDR and CONST offset, SPECIAL number
-    double value = 0;     // IMM written as a decimal
+    double value = 0;     // IMM given as a decimal
     std::string text;
 };
 
-// Operands by role: predicates written (those at the front or right behind the destination),
-// registers and values (the destination first), and predicates read at the end.
+// Operands by role: predicates written (at the front or right after the destination), registers and
+// values (the destination first), and predicates read (at the end).
 struct Instruction {
     Opcode op = OP_UNKNOWN;
     std::bitset<NUM_MODIFIERS> m;
     int guard = PT;
     bool guard_not = false, guard_uniform = false;
-    int width = 4;            // bytes a lane moves
+    int width = 4;            // bytes that a lane moves
     int count = 0;            // LDSM matrices, DEPBAR groups, N of HGMMA
     std::vector<Operand> raw, pd, s, ps;
     int target = -1;          // index of a branch's target
@@ -98,7 +98,7 @@ struct Instruction {
     bool straight = false;    // continues with the next instruction: no branch, no wait
     bool transposes = false;  // LDSM, STSM
     bool polls = false;       // a load in a loop that may wait for another CTA
-    bool rounds = false;      // not to nearest, or with denormals flushed, or saturated
+    bool rounds = false;      // rounds other than to nearest, flushes denormals or saturates
     bool has(Modifier which) const { return m[which]; }
 };
 
@@ -288,7 +288,7 @@ inline Operand parse_operand(std::string text) {
 }
 
 inline void resolve_immediates(Instruction& i) {
-    // Decimals are halves, doubles or floats by the opcode; halves come in pairs, high first.
+    // The opcode says whether decimals are halves, doubles or floats; halves come in pairs, high first.
     const bool packed = starts(i.name, "H") && i.op != OP_HMMA && i.op != OP_HGMMA;
     const bool bfloat = i.has(MOD_BF16) || i.has(MOD_BF16_V2);
     std::vector<Operand> merged;

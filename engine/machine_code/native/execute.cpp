@@ -1,5 +1,5 @@
-// The emulator on real memory: whole launches, with the values that the GPU would compute. A library
-// of its own, built when something is executed.
+// The emulator with real memory: whole launches, with the values that the GPU would compute. A separate
+// library, built on first use.
 #include <chrono>
 #include <condition_variable>
 #include <deque>

@@ -1,5 +1,5 @@
-// Binds forms of instructions to the functions of execute_quick.h. Everything else goes through Warp::step.
-// Included by emulator.cpp.
+// Binds forms of instructions to the functions of execute_quick.h and execute_quick_memory.h. Other forms
+// go through Warp::step. Included by emulator.cpp.
 
 struct Binder {
     const Instruction& i;
@@ -14,7 +14,7 @@ struct Binder {
 
     static bool is_register(const Operand& o, int words = 1) { return o.kind == Kind::REG && o.reg != RZ && o.reg + words <= RZ; }
 
-    bool take(size_t n, Source& s) {  // operand n as a source
+    bool take(size_t n, Source& s) {  // reads operand n as a source
         if (n >= i.s.size()) return false;
         const Operand& o = i.s[n];
         if (o.half || o.wide || o.whole_float || (o.neg && o.inv)) return false;
@@ -26,7 +26,7 @@ struct Binder {
     bool take_integer(size_t n, Source& s) { return take(n, s) && !s.abs; }
     bool take_plain(size_t n, Source& s) { return take(n, s) && s.plain(); }
 
-    bool sets(int words = 1) {  // the destination: registers of its own
+    bool sets(int words = 1) {  // the destination: registers, not the zero register
         if (i.s.empty() || !is_register(i.s[0], words)) return false;
         q.to = i.s[0].reg, q.words = static_cast<uint8_t>(words);
         return true;
@@ -44,7 +44,7 @@ struct Binder {
         s.kind = o.kind, s.neg = o.neg, s.reg = o.reg, s.operand = &o;
         return true;
     }
-    // A predicate at most, which it writes.
+    // At most one predicate, which the instruction writes.
     bool sets_predicate() {
         for (size_t n = 0; n < i.pd.size(); n++) {
             if (i.pd[n].kind != Kind::PRED) return false;
@@ -54,7 +54,7 @@ struct Binder {
         }
         return true;
     }
-    // The carry that comes in: at most one predicate that is no constant.
+    // The incoming carry: at most one predicate that is not constant.
     bool carry(size_t most, int16_t& reg, bool& inverted, bool& is_there) {
         is_there = false;
         for (size_t n = 0; n < std::min(most, i.ps.size()); n++) {
@@ -384,7 +384,7 @@ struct Binder {
     }
 };
 
-// One more than the last register that the code can name: a vector begins at its operand.
+// Number of registers that the code can name: one more than the last register of any operand's vector.
 int registers_of(const std::vector<Instruction>& code) {
     int registers = 0;
     for (const Instruction& i : code) {

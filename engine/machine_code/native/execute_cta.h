@@ -1,9 +1,9 @@
-// Members of a CTA on real memory. Included in `struct Cta` by emulator.cpp.
+// Members of a CTA with real memory. Included in `struct Cta` by cta.h.
 
 struct Cluster* cluster = nullptr;
-uint32_t rank = 0;                     // in its cluster
-const Buffer* last_buffer = nullptr;   // the one that was used last
-// When its shared memory may have changed: data derived from it can be reused otherwise.
+uint32_t rank = 0;                     // number in its cluster
+const Buffer* last_buffer = nullptr;   // the last one that was used
+// When shared memory may have changed, so that data derived from it can be reused until then.
 struct Changes {
     static constexpr int LOG_PAGE = 12, PAGES = 64;
     uint64_t now = 0, everywhere = 0, of_page[PAGES] = {};
@@ -24,17 +24,17 @@ struct Changes {
     }
 } changes;
 int polls = 0;                         // loads in this turn that may wait for another CTA
-int cluster_phase = 0;                 // how often it was complete
+int cluster_phase = 0;                 // number of completed phases
 Shadow shadow;
-std::map<uint64_t, Clock> atomics;     // clock that each word of shared memory passes on
+std::map<uint64_t, Clock> atomics;     // by word of shared memory: the clock that its atomics pass on
 struct Visit {  // last access of another CTA's warp to this shared memory
     uint32_t epoch;
     int32_t at;
     uint64_t address;
 };
 std::map<size_t, Visit> visits;  // by warp of the cluster
-Clock left;                      // clocks of exited warps
-uint32_t copies_landed = 0;            // by TMA: their epoch
+Clock left;                      // joined clocks of exited warps
+uint32_t copies_landed = 0;            // epoch of completed TMA copies
 
 void passed(Warp& w, const Barrier& bar);
 
@@ -43,7 +43,7 @@ struct Tile {
     TensorMap map;
     uint32_t coordinates[5];
     uint64_t to, mbarrier;  // in shared memory
-    int32_t at;             // of the instruction
+    int32_t at;             // index of the instruction
     Clock known;            // clock of the warp that issued it
 };
 std::vector<Tile> tiles;
@@ -61,14 +61,14 @@ void wake() {
     for (Warp* w : warps) w->blocked &= ~w->at_mbar, w->at_mbar = 0;
 }
 
-// Runs until it ends (true), or until it waits for another CTA or its turn is over (false).
+// Runs until the CTA ends (true), waits for another CTA or has used its turn (false).
 bool advance(int64_t turn, bool& moved) {
     constexpr int64_t TURN_OF_A_WARP = 1 << 14;
     constexpr int POLLS = 1 << 10;
     const int64_t ends = steps + turn;
     polls = 0;
     static std::atomic<uint64_t> turns{0};
-    changes.now = ++turns << 32;  // nobody else's
+    changes.now = ++turns << 32;  // unique: no other turn has it
     changes.all();
     for (;;) {
         bool progress = false, left = false;

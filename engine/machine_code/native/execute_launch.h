@@ -1,9 +1,9 @@
-// A whole launch: CTAs run on all host threads, and are interleaved if they wait for each other. Included by
+// A whole launch: CTAs run on all host threads, interleaved if they wait for each other. Included by
 // emulator.cpp.
 
-constexpr int64_t TURN = 1 << 24;  // warp instructions of a CTA before others run
+constexpr int64_t TURN = 1 << 24;  // warp instructions that a CTA executes before others run
 constexpr int64_t TURN_IN_CLUSTER = 1 << 16;
-constexpr size_t MOST_LIVE = 1024;  // started CTAs that wait for their turn
+constexpr size_t MOST_LIVE = 1024;  // maximum of started CTAs that wait for their turn
 
 struct Task {  // the CTAs of a cluster, interleaved on one host thread
     std::vector<std::unique_ptr<Request>> requests;
@@ -30,7 +30,7 @@ struct Task {  // the CTAs of a cluster, interleaved on one host thread
                 const int warps = static_cast<int>(cta.warps.size());
                 if (!n) cluster.races.begin(static_cast<int>(size[0] * size[1] * size[2]), warps);
                 cluster.races.cluster = number, cluster.races.global = &global;
-                constexpr size_t MOST_FOLLOWED = 256;  // warps, and a copier for each CTA
+                constexpr size_t MOST_FOLLOWED = 256;  // maximum of warps, plus one for the copies of each CTA
                 if (cluster.races.size() > MOST_FOLLOWED) throw std::runtime_error("clusters of so many warps are not checked for hazards");
                 cta.shadow.begin(cta.smem.size(), cluster.races.size());
             }
@@ -38,7 +38,7 @@ struct Task {  // the CTAs of a cluster, interleaved on one host thread
         done.assign(ctas.size(), false);
     }
 
-    // Whether all have ended.
+    // Gives each CTA a turn; returns whether all have ended.
     bool turn() {
         bool moved = false, left = false;
         int64_t rounds = 0;
@@ -59,7 +59,7 @@ struct Task {  // the CTAs of a cluster, interleaved on one host thread
     }
     size_t current = 0;
 
-    // A host thread continues here.
+    // The instruction at which it continues.
     std::string place() {
         for (size_t n = 0; n < ctas.size(); n++)
             for (const Warp* w : ctas[n]->warps)
@@ -95,7 +95,7 @@ struct Execution {
         }
     }
 
-    // Time limit reached: what was executed, and where the started CTAs are.
+    // Time limit reached: reports what was executed, and where the started CTAs are.
     void stop() {
         for (const auto& task : live)
             for (const auto& each : task->ctas) steps += each->steps;

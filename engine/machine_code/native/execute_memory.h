@@ -1,4 +1,4 @@
-// Loads, stores, atomics and copies on real memory. Included by emulator.cpp.
+// Loads, stores, atomics and copies with real memory. Included by emulator.cpp.
 
 struct Cluster {
     std::vector<Cta*> ctas;
@@ -34,7 +34,7 @@ void Warp::visits(Cta& owner, uint64_t address) {
     if (&owner != &cta) owner.visits[self()] = {cta.cluster->races.clock[self()][self()], index, address};
 }
 
-// Called before loads, stores and atomics. A store of the value that is already there is no hazard for
+// Called before loads, stores and atomics. A store of the value that memory already has is no hazard with
 // another store.
 void Warp::touch_shared(const Instruction& i, const Wide& where, int width) {
     Races& races = cta.cluster->races;
@@ -78,8 +78,8 @@ void Warp::note_landed(const AsyncCopy& copy) {
     if (at < cta.smem.size()) cta.shadow.landed(at, copy.size, self(), races->clock[self()][self()]);
 }
 
-// Called before accesses to global memory, with the lock held until the access is done: of two atomics, the
-// later one must have observed the other.
+// Called before accesses to global memory, with the lock held until the access is complete: of two atomics,
+// the later one must observe the other.
 void Warp::touch_global(const Instruction& i, const Wide& where, int width, uint8_t* const* at) {
     Races& races = cta.cluster->races;
     GlobalRaces& global = *races.global;
@@ -160,7 +160,7 @@ inline uint8_t* Warp::shared_byte(const Instruction& i, uint64_t address, int wi
     return &owner->smem[shared_at(*owner, i, address, width)];
 }
 
-// The buffer that an address lies in, or null.
+// The buffer that contains an address, or null.
 inline const Buffer* buffer_at(Cta& cta, uint64_t address) {
     const Buffer* b = cta.last_buffer;
     if (b && address - b->base < b->size) return b;
@@ -225,7 +225,7 @@ uint8_t* Warp::generic_byte(const Instruction& i, uint64_t address, int width, i
     return global_byte(i, address, width);
 }
 
-void Warp::changes_shared() {  // or may do so, in any CTA of the cluster
+void Warp::changes_shared() {  // it may also be that of another CTA of the cluster
     for (Cta* each : cta.cluster->ctas) each->changes.all();
 }
 
@@ -315,7 +315,7 @@ void Warp::copy_asynchronously(const Instruction& i) {  // LDGSTS: a lane whose 
     addresses(address_of(i, 1), true, from);
     const uint32_t loads = i.ps.empty() ? on : on & predicate(i.ps[0]);
     Races* const races = looked_for();
-    const auto copy_all = [&](auto bytes) {  // a constant: the copies are moves
+    const auto copy_all = [&](auto bytes) {  // a compile-time constant, so that each copy is a move
         constexpr int width = decltype(bytes)::value;
         for (int l = 0; l < 32; l++) {
             if (!(on >> l & 1)) continue;
@@ -399,10 +399,10 @@ public:
         lower = std::unique_lock<std::mutex>(locks[from]);
         if (to != from) upper = std::unique_lock<std::mutex>(locks[to]);
     }
-    static constexpr size_t MOST_BYTES = PIECE_BYTES;  // between the two: they lie in two pieces at most
+    static constexpr size_t MOST_BYTES = PIECE_BYTES;  // between first and last: they lie in at most two pieces
 };
 
-// One lane after the other; other threads of the host do the same at the same time.
+// One lane after the other, concurrently with other host threads.
 void Warp::atomic(const Instruction& i, uint8_t* const* at) {
     const bool wide = i.width == 8;
     Wide x{}, compared{}, old{};
@@ -488,7 +488,7 @@ void Warp::execute(const Instruction& i) {
         lowest = std::min(lowest, executes ? place : ~uint64_t{0}), highest = std::max(highest, place), bits |= place;
     }
     // All lanes access one valid piece of memory: no lookup for each lane.
-    const uint64_t size = static_cast<uint64_t>(width);  // sums could wrap: addresses are anything
+    const uint64_t size = static_cast<uint64_t>(width);  // sums could wrap, as addresses are arbitrary
     const bool loads = i.op == OP_LDS || i.op == OP_LDG || i.op == OP_LD;
     if (shared && !loads) changes_shared();
     uint8_t* piece = nullptr;

@@ -1,6 +1,6 @@
 // Specialised functions for common forms of common instructions, bound when code is first run. Each processes
-// all 32 lanes without lookups or branches on the form. `Warp::step` and its callees define the semantics; a
-// function here must give the same bits. Included by emulator.cpp.
+// all 32 lanes without lookups or branches on the form. `Warp::step` and its callees define the semantics;
+// functions here must give the same bits. Included by emulator.cpp.
 
 // ---- operands ----
 
@@ -27,7 +27,7 @@ inline const uint32_t* lanes_of(Warp& w, const Source& s, Lanes& t, int word = 0
 __attribute__((noinline)) const uint32_t* changed_integers(Warp& w, const Source& s, Lanes& t) {
     const uint32_t* v = lanes_of(w, s, t);
     if (s.plain()) return v;
-    const uint32_t flip = s.inv || s.neg ? FULL : 0, one = s.neg;  // never both, never `abs`
+    const uint32_t flip = s.inv || s.neg ? FULL : 0, one = s.neg;  // at most one of them, and never `abs`
     for (int l = 0; l < 32; l++) t[l] = (v[l] ^ flip) + one;
     return t.v;
 }
@@ -40,7 +40,7 @@ __attribute__((noinline)) const uint32_t* changed_floats(Warp& w, const Source& 
     return t.v;
 }
 
-// Most operands are a register or a broadcast constant, and need no function.
+// Most operands are a register or a broadcast constant, and need no conversion.
 __attribute__((always_inline)) inline const uint32_t* integers(Warp& w, const Source& s, Lanes& t) {
     return s.as_it_is ? w.R[s.reg].v : s.spread ? s.spread : changed_integers(w, s, t);
 }
@@ -160,7 +160,7 @@ void quick_absolute(Warp& w, const Quick& q) {
     QUICK_LOOP d[l] = static_cast<int32_t>(x[l]) < 0 ? 0u - x[l] : x[l];
 }
 
-// S2R of the thread's x in a block of one dimension, its number in the warp, or the CTA's place.
+// S2R of threadIdx.x in a one-dimensional block, of the lane number, or of blockIdx.
 void quick_special(Warp& w, const Quick& q) {
     const Request& r = w.cta.request;
     uint32_t* d = w.R[q.to].v;
@@ -189,14 +189,14 @@ void quick_add(Warp& w, const Quick& q) {
     QUICK_LOOP d[l] = x[l] + y[l] + z[l];
 }
 
-// With a carry into or out of the sum: how & 1 takes P[q.offset], whose complement how & 2 says.
+// Adds with an incoming or outgoing carry: P[q.offset] with how & 1, complemented with how & 2.
 template <bool CARRY_IN>
 void quick_add_carry(Warp& w, const Quick& q) {
     Lanes ta, tb, tc;
     const uint32_t *x = lanes_of(w, q.a, ta), *y = lanes_of(w, q.b, tb), *z = lanes_of(w, q.c, tc);
     const bool flips[3] = {q.a.neg || q.a.inv, q.b.neg || q.b.inv, q.c.neg || q.c.inv};
     const uint32_t fx = flips[0] ? FULL : 0, fy = flips[1] ? FULL : 0, fz = flips[2] ? FULL : 0;
-    // A minus is the complement and one, unless a carry comes in.
+    // A negated operand is its complement plus one, or only the complement with an incoming carry.
     const uint32_t ones = CARRY_IN ? 0 : static_cast<uint32_t>(q.a.neg) + static_cast<uint32_t>(q.b.neg) + static_cast<uint32_t>(q.c.neg);
     const uint32_t carry = CARRY_IN ? (q.how & 2 ? ~w.P[q.offset] : w.P[q.offset]) : 0;
     uint32_t* d = w.R[q.to].v;
@@ -238,7 +238,7 @@ void quick_multiply_wide(Warp& w, const Quick& q) {
     else w.R[q.to] = low, w.R[q.to + 1] = high;
 }
 
-// The least or greatest of two (`c` of no kind) or three.
+// The minimum or maximum of two (`c` has Kind::NONE) or three.
 template <typename T, bool LEAST>
 void quick_extreme(Warp& w, const Quick& q) {
     Lanes ta, tb, tc;
@@ -249,7 +249,7 @@ void quick_extreme(Warp& w, const Quick& q) {
 }
 
 enum { LEA_LOW, LEA_WIDE, LEA_SIGN };
-template <int FORM>  // HI takes the upper bits of a register pair, or of a number with its sign
+template <int FORM>  // HI: the upper word of a register pair or a sign-extended register
 inline uint32_t scaled(uint32_t x, uint32_t upper, int shift) {
     if (FORM == LEA_LOW) return x << shift;
     if (FORM == LEA_WIDE) return static_cast<uint32_t>((x | static_cast<uint64_t>(upper) << 32) << shift >> 32);
@@ -287,7 +287,7 @@ void quick_shift(Warp& w, const Quick& q) {  // SHF: one word, `a` by b
     }
 }
 
-template <int FORM>  // SHF: of the pair a and c, by b up to q.offset, the upper word (left) or the lower one
+template <int FORM>  // SHF of the pair (a, c) by at most q.offset: the upper word (left) or the lower one
 void quick_funnel(Warp& w, const Quick& q) {
     Lanes ta, tb, tc;
     const uint32_t *low = lanes_of(w, q.a, ta), *by = lanes_of(w, q.b, tb), *high = lanes_of(w, q.c, tc);
@@ -384,14 +384,14 @@ void quick_compare(Warp& w, const Quick& q) {
     case GREATER: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return a > b; });
     case GREATER_EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return a >= b; });
     case EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return a == b; });
-    // Beside NaN these are true: GEU, GTU, LEU, LTU, NEU and EQU.
+    // With NaN these are true: GEU, GTU, LEU, LTU, NEU and EQU.
     case NOT_LESS: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !(a < b); });
     case NOT_LESS_EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !(a <= b); });
     case NOT_GREATER: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !(a > b); });
     case NOT_GREATER_EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !(a >= b); });
     case NOT_EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !(a == b); });
     case NOT_UNEQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !((a < b) | (a > b)); });
-    default:  // as ordered: false beside NaN
+    default:  // ordered: false with NaN
         return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return (a < b) | (a > b); });
     }
 }
@@ -419,7 +419,7 @@ inline uint64_t scalar_pair(Warp& w, const Source& s) {
 inline void set_pair(Warp& w, const Quick& q, uint64_t v) { w.U[q.to] = static_cast<uint32_t>(v), w.U[q.to + 1] = static_cast<uint32_t>(v >> 32); }
 void quick_uniform_add(Warp& w, const Quick& q) { w.U[q.to] = changed_scalar(w, q.a) + changed_scalar(w, q.b) + changed_scalar(w, q.c); }
 void quick_uniform_add_wide(Warp& w, const Quick& q) { set_pair(w, q, scalar_pair(w, q.a) + scalar_pair(w, q.b) + scalar_pair(w, q.c)); }
-// UIADD3 with a carry that comes in, or whose own is kept.
+// UIADD3 with an incoming carry, or whose outgoing carry is used.
 void quick_uniform_add_carry(Warp& w, const Quick& q) {
     const Instruction& i = *q.full;
     const bool comes_in = i.has(MOD_X);
@@ -447,7 +447,7 @@ void quick_uniform_multiply_wide(Warp& w, const Quick& q) {
 }
 template <int FORM>
 void quick_uniform_scaled_add(Warp& w, const Quick& q) { w.U[q.to] = scaled<FORM>(scalar(w, q.a), FORM == LEA_WIDE ? scalar(w, q.c) : 0, q.offset) + scalar(w, q.b); }
-// LDC and ULDC from one place.
+// LDC and ULDC from one address.
 void quick_uniform_constants(Warp& w, const Quick& q) {
     uint32_t v[4];
     for (int n = 0; n < q.how; n++) v[n] = w.constant(*q.a.operand, n);
@@ -466,219 +466,3 @@ void quick_uniform_shift(Warp& w, const Quick& q) {
     else if (FORM == SHIFT_SIGNED) w.U[q.to] = static_cast<uint32_t>(static_cast<int32_t>(x) >> (n > 31 ? 31 : n));
     else w.U[q.to] = n > 31 ? 0 : x >> n;
 }
-
-// ---- memory ----
-
-// Offsets of all lanes' addresses from `base` and whether all are inside of `size` bytes and aligned.
-template <int WIDTH>
-inline bool all_inside(const uint32_t* offset, uint64_t size) {
-    if (size < WIDTH) return false;
-    const uint32_t last = static_cast<uint32_t>(std::min<uint64_t>(size - WIDTH, FULL));
-    uint32_t beyond = 0;
-    for (int l = 0; l < 32; l++) beyond |= (offset[l] > last ? 1u : 0u) | (offset[l] & (WIDTH - 1));
-    return !beyond;
-}
-
-// 4 words of each of 4 lanes: to or from 4 registers of these lanes.
-inline void exchange(uint32_t m[4][4]) {
-#ifdef WIDE_MULTIPLY
-    __m128i r[4];
-    std::memcpy(r, m, sizeof r);
-    const __m128i a = _mm_unpacklo_epi32(r[0], r[1]), b = _mm_unpackhi_epi32(r[0], r[1]), c = _mm_unpacklo_epi32(r[2], r[3]), d = _mm_unpackhi_epi32(r[2], r[3]);
-    r[0] = _mm_unpacklo_epi64(a, c), r[1] = _mm_unpackhi_epi64(a, c), r[2] = _mm_unpacklo_epi64(b, d), r[3] = _mm_unpackhi_epi64(b, d);
-    std::memcpy(m, r, sizeof r);
-#else
-    for (int x = 0; x < 4; x++)
-        for (int y = 0; y < x; y++) std::swap(m[x][y], m[y][x]);
-#endif
-}
-
-template <int WIDTH, bool LOADS>
-inline void transfer(Warp& w, const Quick& q, uint8_t* piece, const uint32_t* offset) {
-    if (WIDTH == 16) {
-        Lanes* const r = &w.R[q.to];
-        for (int l = 0; l < 32; l += 4) {
-            alignas(16) uint32_t m[4][4];
-            if (LOADS) {
-                for (int k = 0; k < 4; k++) std::memcpy(m[k], piece + offset[l + k], 16);
-                exchange(m);
-                for (int k = 0; k < 4; k++) std::memcpy(r[k].v + l, m[k], 16);
-            } else {
-                for (int k = 0; k < 4; k++) std::memcpy(m[k], r[k].v + l, 16);
-                exchange(m);
-                for (int k = 0; k < 4; k++) std::memcpy(piece + offset[l + k], m[k], 16);
-            }
-        }
-    } else if (WIDTH == 8) {
-        uint32_t *low = w.R[q.to].v, *high = q.to == RZ ? low : w.R[q.to + 1].v;
-        for (int l = 0; l < 32; l++) {
-            if (LOADS) std::memcpy(low + l, piece + offset[l], 4), std::memcpy(high + l, piece + offset[l] + 4, 4);
-            else std::memcpy(piece + offset[l], low + l, 4), std::memcpy(piece + offset[l] + 4, high + l, 4);
-        }
-    } else {
-        uint32_t* d = w.R[q.to].v;
-        for (int l = 0; l < 32; l++) {
-            if (LOADS && WIDTH == 2) {
-                uint16_t word;
-                std::memcpy(&word, piece + offset[l], 2);
-                d[l] = word;
-            } else if (LOADS) {
-                std::memcpy(d + l, piece + offset[l], 4);
-            } else {
-                std::memcpy(piece + offset[l], d + l, WIDTH);
-            }
-        }
-    }
-}
-
-// Where in the CTA's shared memory all lanes' addresses lie, if they do.
-inline void shared_offsets(Warp& w, const Quick& q, uint32_t* offset) {
-    const uint32_t* base = w.R[q.a.reg].v;
-    uint32_t first = static_cast<uint32_t>(q.offset);
-    if (q.b.kind == Kind::UREG) first += w.U[q.b.reg];
-    first -= static_cast<uint32_t>(w.cta.rank * SHARED_WINDOW);
-    const uint32_t scale = q.how;
-    for (int l = 0; l < 32; l++) offset[l] = base[l] * scale + first;
-}
-
-template <int WIDTH, bool LOADS>
-void quick_shared(Warp& w, const Quick& q) {
-    alignas(64) uint32_t offset[32];
-    shared_offsets(w, q, offset);
-    if (!all_inside<WIDTH>(offset, w.cta.smem.size())) { w.memory(*q.full); return; }
-    if (!LOADS) {
-        uint64_t pages = 0;
-        for (int l = 0; l < 32; l++) pages |= uint64_t{1} << Cta::Changes::page(offset[l]);
-        w.cta.changes.pages(pages);
-    }
-    transfer<WIDTH, LOADS>(w, q, w.cta.smem.data(), offset);
-}
-
-// The buffer in which all lanes' addresses lie, aligned, and where in it; or null. They are a register
-// or a pair (`how` & 1), a uniform register (`uniform`, -1: none) or a pair (`how` & 2), and a number.
-template <int WIDTH>
-inline const Buffer* global_offsets(Warp& w, int reg, int uniform, int how, int32_t number, uint32_t* offset) {
-    const uint32_t *low = w.R[reg].v, *high = how & 1 ? w.R[reg + 1].v : w.R[RZ].v;
-    uint64_t added = static_cast<uint64_t>(static_cast<int64_t>(number));
-    if (uniform >= 0) added += w.U[uniform] | (how & 2 ? static_cast<uint64_t>(w.U[uniform + 1]) << 32 : 0);
-    const Buffer* b = buffer_at(w.cta, (low[0] | static_cast<uint64_t>(high[0]) << 32) + added);
-    if (!b) return nullptr;
-    const uint64_t first = added - b->base;
-    uint64_t beyond = 0;
-    for (int l = 0; l < 32; l++) {
-        const uint64_t place = (low[l] | static_cast<uint64_t>(high[l]) << 32) + first;
-        offset[l] = static_cast<uint32_t>(place), beyond |= place >> 32;
-    }
-    return !beyond && !(b->base & (WIDTH - 1)) && all_inside<WIDTH>(offset, b->size) ? b : nullptr;
-}
-
-template <int WIDTH, bool LOADS>
-void quick_global(Warp& w, const Quick& q) {
-    alignas(64) uint32_t offset[32];
-    const Buffer* b = global_offsets<WIDTH>(w, q.a.reg, q.b.kind == Kind::UREG ? q.b.reg : -1, q.how, q.offset, offset);
-    if (b && (LOADS || !b->kept)) return transfer<WIDTH, LOADS>(w, q, b->host, offset);
-    w.memory(*q.full);
-}
-
-// RED of floats: one lane after the other, as Warp::atomic.
-template <bool FLUSHES>
-void quick_reduce(Warp& w, const Quick& q) {
-    alignas(64) uint32_t offset[32];
-    const Buffer* b = global_offsets<4>(w, q.a.reg, q.b.kind == Kind::UREG ? q.b.reg : -1, q.how, q.offset, offset);
-    const auto [first, last] = std::minmax_element(offset, offset + 32);
-    if (!b || b->kept || *last - *first > ReductionLock::MOST_BYTES) { w.memory(*q.full); return; }
-    uint8_t* const host = b->host;
-    const uint32_t* added = w.R[q.to].v;
-    const ReductionLock hold(host + *first, host + *last);
-    for (int l = 0; l < 32; l++) {
-        float sum;
-        std::memcpy(&sum, host + offset[l], 4);
-        sum += float_of(added[l]);
-        if (FLUSHES) sum = std::fabs(sum) < 0x1p-126f ? std::copysign(0.0f, sum) : sum;
-        std::memcpy(host + offset[l], &sum, 4);
-    }
-    w.cta.polls += q.full->polls;
-}
-
-// LDGSTS of 16 bytes, which no lane replaces by zeros: `c` has the global address, its form in `to`.
-void quick_copy(Warp& w, const Quick& q) {
-    alignas(64) uint32_t to[32], from[32];
-    shared_offsets(w, q, to);
-    const bool loads = q.full->ps.empty() || w.predicate(q.full->ps[0]) == FULL;
-    const Buffer* b = loads && all_inside<16>(to, w.cta.smem.size()) ? global_offsets<16>(w, q.c.reg, q.predicate, q.to, static_cast<int32_t>(q.c.value), from) : nullptr;
-    if (!b) { w.memory(*q.full); return; }
-    const size_t before = w.in_flight.size();
-    w.in_flight.resize(before + 32);
-    Warp::AsyncCopy* const copies = &w.in_flight[before];
-    for (int l = 0; l < 32; l++) {
-        std::memcpy(copies[l].data, b->host + from[l], 16);
-        copies[l].to = &w.cta.smem[to[l]], copies[l].size = 16;
-    }
-}
-
-template <int MATRICES, bool TRANSPOSED>
-void quick_matrices(Warp& w, const Quick& q) {  // LDSM
-    alignas(64) uint32_t offset[32];
-    shared_offsets(w, q, offset);
-    uint32_t beyond = 0;
-    const uint64_t size = w.cta.smem.size();
-    const uint32_t last = size < 16 ? 0 : static_cast<uint32_t>(size - 16);
-    for (int l = 0; l < 8 * MATRICES; l++) beyond |= (offset[l] > last ? 1u : 0u) | (offset[l] & 15);
-    if (beyond || size < 16) { w.memory(*q.full); return; }
-    const uint8_t* const smem = w.cta.smem.data();
-    for (int m = 0; m < MATRICES; m++) {
-        uint8_t* const d = reinterpret_cast<uint8_t*>(w.R[q.to + m].v);
-#ifdef WIDE_MULTIPLY
-        __m128i rows[8];
-        for (int r = 0; r < 8; r++) rows[r] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(smem + offset[8 * m + r]));
-        if (TRANSPOSED) transpose(rows);
-        for (int r = 0; r < 8; r++) _mm_store_si128(reinterpret_cast<__m128i*>(d + 16 * r), rows[r]);
-#else
-        uint16_t matrix[8][8], turned[8][8];
-        for (int r = 0; r < 8; r++) std::memcpy(matrix[r], smem + offset[8 * m + r], 16);
-        for (int r = 0; r < 8; r++)
-            for (int c = 0; c < 8; c++) turned[c][r] = matrix[r][c];
-        std::memcpy(d, TRANSPOSED ? turned : matrix, sizeof matrix);
-#endif
-    }
-}
-
-void quick_butterfly(Warp& w, const Quick& q) {
-    const Lanes x = w.R[q.a.reg];
-    uint32_t* d = w.R[q.to].v;
-    const int by = q.offset;
-    for (int l = 0; l < 32; l++) d[l] = x[l ^ by];
-}
-
-void quick_index(Warp& w, const Quick& q) {  // SHFL.IDX among all lanes
-    Lanes t;
-    const Lanes x = w.R[q.a.reg];
-    const uint32_t* from = lanes_of(w, q.b, t);
-    uint32_t* d = w.R[q.to].v;
-    alignas(64) uint32_t out[32];
-    for (int l = 0; l < 32; l++) out[l] = x[static_cast<int>(from[l] & 31)];
-    std::copy(out, out + 32, d);
-}
-
-// ---- asynchronous instructions that do not wait ----
-
-void quick_asynchronous(Warp& w, const Quick& q) {
-    bool moves = true;
-    w.asynchronous(*q.full, moves);
-}
-
-// ---- tensor cores ----
-
-#ifdef QUICK_MULTIPLY
-template <bool BFLOAT>
-void quick_multiply(Warp& w, const Quick& q) {
-    const Factors& factors = factors_of<BFLOAT>(&w.R[q.a.reg]);
-    alignas(64) Columns columns;
-    const bool none = q.b.reg == RZ;
-    columns_of<BFLOAT>(w.R[q.b.reg].v, w.R[none ? RZ : q.b.reg + 1].v, columns);
-    const Lanes& zero = w.R[RZ];
-    const Lanes* sums[4];
-    for (int n = 0; n < 4; n++) sums[n] = q.c.reg == RZ ? &zero : &w.R[q.c.reg + n];
-    multiply_sums(factors, columns, sums, &w.R[q.to]);
-}
-#endif

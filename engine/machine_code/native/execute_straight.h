@@ -1,7 +1,7 @@
 // Straight-line runs of instructions, without divergent branches or waits: lanes stay converged, and only the
 // program counter advances. Included by emulator.cpp.
 
-// Runs in the lanes `on` only: values of other lanes are restored.
+// Runs only for the lanes `on`: values of other lanes are restored.
 void Warp::run_in_part(const Quick& q) {
     Lanes before[4];
     for (int n = 0; n < q.words; n++) before[n] = R[q.to + n];
@@ -12,9 +12,9 @@ void Warp::run_in_part(const Quick& q) {
     P[q.predicate] = (flags & ~on) | (P[q.predicate] & on);
 }
 
-// Whether anything was executed: from `here` on, by the lanes `active` of those that are `ready`.
+// Executes from `here` on, for the lanes `active` of those that are `ready`; returns whether it did.
 bool Warp::go_straight(int here, uint32_t active, uint32_t ready) {
-    // Up to the address at which other lanes wait.
+    // Ends at the address at which other lanes wait.
     int limit = static_cast<int>(cta.code.size());
     if (active != ready)
         for (int l = 0; l < 32; l++)
@@ -42,7 +42,7 @@ bool Warp::go_straight(int here, uint32_t active, uint32_t ready) {
         }
         const Instruction& i = code[n];
         if (!q.straight) {
-            // A branch that all lanes take, or none.
+            // Only a branch that all lanes take, or none.
             if (i.op != OP_BRA || !i.pd.empty() || i.has(MOD_DIV) || (lanes && lanes != active) || (lanes && i.target < 0)) break;
             executed++;
             n = lanes ? i.target : n + 1;

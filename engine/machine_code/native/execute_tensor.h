@@ -1,7 +1,7 @@
 // Tensor cores of one warp. Included by emulator.cpp.
 //
-// A register of all lanes, lane after lane, is an 8x8 matrix of 16-bit numbers by rows, or one of
-// 4 pairs of columns in 32 bits: PTX manual, matrix fragments for mma.m16n8k16.
+// A register of all lanes, in lane order, is an 8x8 matrix of 16-bit numbers in row order, or half of an
+// 8x8 matrix of 32-bit numbers: PTX manual, matrix fragments for mma.m16n8k16.
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define WIDE_MULTIPLY 1
@@ -21,7 +21,7 @@ __attribute__((always_inline)) inline void transpose(__m128i m[8]) {  // 8x8 num
     for (int n = 0; n < 4; n++) m[2 * n] = _mm_unpacklo_epi16(q[n], q[n + 4]), m[2 * n + 1] = _mm_unpackhi_epi16(q[n], q[n + 4]);
 }
 
-// c += a · b as below, 8 columns at a time. The products are exact, so that the sums are the same.
+// c += a · b as below, 8 columns at a time. Products are exact, so the sums are the same.
 inline void multiply_registers(const Lanes* const* a, const Lanes* const* b, int depth, bool bfloat, float c[2][64]) {
     __m256 columns[16];
     for (int part = 0; part < depth / 8; part++) {
@@ -51,14 +51,14 @@ inline void multiply_registers(const Lanes* const* a, const Lanes* const* b, int
 }
 #endif
 
-// m16n8k16 with sums in FP32. A register of sums has four of the eight columns, the even or the odd
-// ones, of eight rows: sums stay as they lie. The order of additions is k's, as below.
+// m16n8k16 with FP32 accumulators. An accumulator register has four of the eight columns, the even or the
+// odd ones, of eight rows: this layout is kept. Additions are in order of k, as below.
 
 #ifdef WIDE_MULTIPLY
 #define QUICK_MULTIPLY 1
 
-// Two rows of four even or of four odd columns, as a register of sums has them, are one vector. For
-// each k, A's number of a row stands beside each of its columns, and B's four columns beside each row.
+// One vector is two rows of four even or four odd columns, as in an accumulator register. For each k, a
+// row's number of A is repeated for each column, and B's four columns for each row.
 
 struct alignas(32) Factors {
     float of[2][4][4][8];  // A: [eight rows][four k][two rows][row · 4 + k]
@@ -82,7 +82,7 @@ inline Factors factors_of(const Lanes* a) {
     return factors;
 }
 
-// Of columns with 8 k each, 0 to 7 and 8 to 15, or transposed of k with 8 columns each.
+// Converts B: columns with 8 k each (0 to 7 and 8 to 15) or, transposed, k with 8 columns each.
 template <bool BFLOAT>
 inline void columns_of_rows(__m128i (*rows)[8], bool transposed, Columns& columns) {
     for (int part = 0; part < 2; part++) {
@@ -122,7 +122,7 @@ __attribute__((always_inline)) inline void add_products(const __m256* pairs, con
 }
 
 inline void multiply_sums(const Factors& factors, const Columns& columns, const Lanes* const* before, Lanes* after) {
-    // The upper rows' sums may lie where the lower rows' go to, if they do not stay where they are.
+    // Copies the last two accumulator registers if the first two results would overwrite them.
     Lanes upper[2];
     const Lanes* sums[4] = {before[0], before[1], before[2], before[3]};
     if (before[2] == after || before[2] == after + 1 || before[3] == after || before[3] == after + 1) {
@@ -150,8 +150,8 @@ inline void multiply_sums(const Factors& factors, const Columns& columns, const 
     }
 }
 
-// For products with many columns: A's 16 rows, and vectors of one row's four even and four odd columns,
-// which takes fewer loads for as many sums as there are registers for.
+// For products with many columns: A's 16 rows; a vector is four even and four odd columns of one row, which
+// needs fewer loads for as many accumulators as fit in registers.
 struct alignas(32) GroupFactors {
     float of[16][16];  // A: [row][k]
 };
@@ -168,7 +168,7 @@ inline void widen_factors(const Lanes* a, GroupFactors& factors) {
     for (int part = 0; part < 4; part++) widen_part<BFLOAT>(reinterpret_cast<const __m128i*>(a[part].v), part, factors);
 }
 
-// Rows `FIRST` to `FIRST` + `ROWS` of `BLOCKS` times eight columns, whose sums stay where they are.
+// Rows `FIRST` to `FIRST` + `ROWS` of `BLOCKS` times eight columns, with accumulators in place.
 template <int FIRST, int ROWS, int BLOCKS>
 __attribute__((always_inline)) inline void add_rows(const float* factors, const float* columns, const Lanes* before, Lanes* after) {
     __m256 sums[ROWS][BLOCKS];
@@ -234,7 +234,7 @@ inline void to_floats(const Lanes& v, bool bfloat, float* out) {
 // IMMA m16n8k16, m16n8k32. A register holds four bytes along k: A's of rows 0 to 7 or 8 to 15, B's of
 // its eight columns.
 void Warp::multiply_integers(const Instruction& i) {
-    const int parts = i.count == 16832 ? 2 : i.count == 16816 ? 1 : 0;  // of 16 along k
+    const int parts = i.count == 16832 ? 2 : i.count == 16816 ? 1 : 0;  // number of parts of 16 along k
     const size_t types = i.name.find(".", 5);
     const std::string of_a = types == std::string::npos ? "" : i.name.substr(types + 1, 2);
     const std::string of_b = types == std::string::npos ? "" : i.name.substr(types + 4, 2);
@@ -294,7 +294,7 @@ inline void multiply_registers(const Lanes* const* a, const Lanes* const* b, int
 }
 #endif
 
-// Whether A and B of a product of 8 bits are E5M2 and not E4M3; the name has both formats, A's first.
+// Whether A and B of an FP8 product are E5M2 or E4M3; the mnemonic has both formats, A's first.
 struct Fp8Formats {
     bool is_known, a, b;
     explicit Fp8Formats(const Instruction& i) {
@@ -305,7 +305,7 @@ struct Fp8Formats {
     }
 };
 
-// A register of four bytes along k, the first two (0) or the last two (1), as FP16.
+// Converts the first two (0) or last two (1) of four bytes along k to FP16.
 inline Lanes fp8_pairs(const Lanes& bytes, int which, bool e5m2) {
     return each([&](int l) { return FP8_HALVES.pair(bytes[l] >> 16 * which, e5m2); });
 }
@@ -337,7 +337,7 @@ void Warp::multiply(const Instruction& i) {  // HMMA m16n8k8, m16n8k16; QMMA m16
         multiply_registers(left, right, depth, bfloat, c);
     } else {
         const Lanes *const a[4] = {halves, halves + 1, halves + 2, halves + 3}, *const b[2] = {halves + 4, halves + 5};
-        for (int which = 0; which < 2; which++) {  // the products of half of all k each
+        for (int which = 0; which < 2; which++) {  // each with half of all k
             for (int part = 0; part < depth / 4; part++) halves[part] = fp8_pairs(*left[part], which, fp8.a);
             for (int part = 0; part < depth / 8; part++) halves[4 + part] = fp8_pairs(*right[part], which, fp8.b);
             multiply_registers(a, b, depth, false, c);

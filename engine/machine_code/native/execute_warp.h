@@ -1,4 +1,4 @@
-// Members of a warp on real memory. Included in `struct Warp` by emulator.cpp.
+// Members of a warp with real memory. Included in `struct Warp` by warp.h.
 
 // A cp.async in flight: it completes when its group is waited for, as late as PTX allows, so that a missing
 // wait has an effect.
@@ -8,15 +8,15 @@ struct AsyncCopy {
     int size = 0;
 };
 std::vector<AsyncCopy> in_flight;
-uint32_t at_cluster = 0;     // lanes that have arrived at the cluster's barrier in its phase
-int cluster_waits = 0;       // how often this warp waited for the cluster
-std::vector<size_t> groups;  // ends of the committed ones in `in_flight`
+uint32_t at_cluster = 0;     // lanes that have arrived in the current phase of the cluster's barrier
+int cluster_waits = 0;       // number of waits of this warp for the cluster's barrier
+std::vector<size_t> groups;  // ends of the committed groups in `in_flight`
 // Accesses in flight of the async proxy, 16 bytes of shared or 4 of global memory each, and the ends of its
 // groups.
 struct UnderWay {
     std::vector<uint64_t> addresses;
     std::vector<size_t> groups;
-    size_t close(size_t open) {  // completes all but the last groups: number of addresses completed
+    size_t close(size_t open) {  // completes all but the last groups; returns the number of their addresses
         if (groups.size() <= open) return 0;
         const size_t done = groups[groups.size() - open - 1];
         groups.erase(groups.begin(), groups.end() - static_cast<std::ptrdiff_t>(open));
@@ -24,12 +24,12 @@ struct UnderWay {
         return done;
     }
 };
-uint32_t met = 0;  // lanes that wait for all of their `meets`
+uint32_t met = 0;  // lanes that wait to reconverge with their mask
 Lanes meets = {};
 UnderWay multiplied, stored_from, stored_to;  // of wgmma; of TMA stores
 
-Races* looked_for();   // null: hazards are not
-size_t self();         // in the cluster
+Races* looked_for();   // null: hazards are not looked for
+size_t self();         // number in the cluster
 void reads_shared(Cta& owner, uint64_t address, int width);
 void writes_shared(Cta& owner, uint64_t address, int width, bool same = false);
 void visits(Cta& owner, uint64_t address);
@@ -74,7 +74,7 @@ struct GroupOperands {
     const Operand* in_registers;  // A, or null
     uint64_t a, b;                // descriptors
     bool a_transposed, b_transposed;
-    const Operand* sums;          // null: they begin at 0
+    const Operand* sums;          // accumulators; null: start at 0
 };
 void multiply_group_plainly(const Instruction& i, const GroupOperands& given, bool negated);
 

@@ -1,4 +1,4 @@
-// Floating point as IEEE does it, without directed rounding except in conversions. Included by
+// Floating point by IEEE 754, without directed rounding except in conversions. Included by
 // emulator.cpp.
 
 inline float rounded(const Instruction& i, double value) {
@@ -13,22 +13,22 @@ inline float flushed(const Instruction& i, float value) {
     return i.has(MOD_FTZ) && std::fabs(value) < 0x1p-126f ? std::copysign(0.0f, value) : value;
 }
 
-// a · b + c, rounded once, in the direction that the instruction says.
+// a · b + c, rounded once in the instruction's direction.
 inline float fused(const Instruction& i, float a, float b, float c) {
     const float near = __builtin_fmaf(a, b, c);
     if (!(i.has(MOD_RP) || i.has(MOD_RM) || i.has(MOD_RZ)) || near != near) return near;
-    // The product is exact in double; what its sum with c leaves over is exact too (Knuth).
+    // The product is exact in double, and so is the rounding error of its sum with c (Knuth's two-sum).
     const double product = static_cast<double>(a) * b, sum = product + c, part = sum - product;
     const double rest = (product - (sum - part)) + (c - part);
     if (std::isinf(sum)) return near;
-    const double off = (near - sum) - rest;  // how far the nearest float is above the value
+    const double off = (near - sum) - rest;  // difference between the nearest float and the value
     const bool down = i.has(MOD_RM) || (i.has(MOD_RZ) && near > 0), up = i.has(MOD_RP) || (i.has(MOD_RZ) && near < 0);
     if (down && off > 0) return std::nextafter(near, -INFINITY);
     if (up && off < 0) return std::nextafter(near, INFINITY);
     return near;
 }
 
-// 2 to the power x, within an ulp. Without branches or calls: all lanes at once.
+// 2 to the power x, within an ulp. Without branches and calls, so that loops over lanes vectorise.
 inline float power_of_two(float x) {
     float y = x < -160.0f ? -160.0f : x;
     y = y > 160.0f ? 160.0f : y;
@@ -48,7 +48,7 @@ inline float power_of_two(float x) {
 // relu; NaN stays NaN.
 inline float without_negatives(float value) { return value > 0 || value != value ? value : 0.0f; }
 
-// As 16 bits, rounded once in the direction that the instruction says.
+// Converts to 16 bits, rounded once in the instruction's direction.
 inline uint32_t narrowed(const Instruction& i, float value) {
     const bool bfloat = i.has(MOD_BF16);
     if (i.has(MOD_RELU)) value = without_negatives(value);
@@ -58,13 +58,13 @@ inline uint32_t narrowed(const Instruction& i, float value) {
     const bool above = back > value, negative = near >> 15;
     const bool toward_zero = i.has(MOD_RZ) || (i.has(MOD_RM) && !negative) || (i.has(MOD_RP) && negative);
     const bool from_zero = (i.has(MOD_RM) && negative) || (i.has(MOD_RP) && !negative);
-    // The next one of greater or less magnitude has the next number.
+    // Floats of the next larger or smaller magnitude have neighbouring bit patterns.
     if (toward_zero && above != negative) return near - 1;
     if (from_zero && above == negative) return near + 1;
     return near;
 }
 
-// The sum in double as the float that rounds to 16 bits as it would itself: to odd.
+// Rounds a double to float, to odd, so that a second rounding to 16 bits is correct.
 inline float to_odd(double value) {
     float near = static_cast<float>(value);
     if (near == value || near != near || std::isinf(near)) return near;
@@ -72,7 +72,7 @@ inline float to_odd(double value) {
     return float_of(bits_of(near) | 1);
 }
 
-// A source of 16 bits; a number in the code stands there as a float.
+// A 16-bit source as float; immediates in the code are floats already.
 inline float from_half(const Operand& o, uint32_t bits) {
     if (o.kind == Kind::IMM) return float_of(bits);
     return half_to_float((o.half == 2 ? bits >> 16 : bits) & 0xffff);
@@ -162,7 +162,7 @@ void Warp::floats(const Instruction& i) {
         const uint32_t result = join(i, compare(i, a, b), i.ps.empty() ? FULL : predicate(i.ps[0]));
         return write(s[0], each([&](int l) { return result >> l & 1 ? (i.has(MOD_BF) ? ONE : FULL) : 0; }));
     }
-    case OP_FCHK:  // whether a division needs its slow path: normal numbers do not
+    case OP_FCHK:  // whether a division needs its slow path; not for normal numbers
         if (REAL) {
             const Lanes &x = arg(0, ta), &y = arg(1, tb);
             return write_predicate(at(i.pd, 0, i), mask_of([&](int l) {
@@ -173,7 +173,7 @@ void Warp::floats(const Instruction& i) {
         marks = NO_MARKS;
         return write_predicate(at(i.pd, 0, i), 0);
     case OP_MUFU: {
-        if (i.has(MOD_RCP64H) || i.has(MOD_RSQ64H)) {  // of the upper half of a double
+        if (i.has(MOD_RCP64H) || i.has(MOD_RSQ64H)) {  // operates on the upper half of a double
             const Lanes& x = read(at(s, 1, i), ta);
             return write(s[0], each([&](int l) {
                 uint64_t bits = static_cast<uint64_t>(x[l]) << 32;
@@ -301,7 +301,7 @@ void Warp::floats(const Instruction& i) {
         for (int word = 0; word < (half ? 2 : 4); word++) write(at(s, 0, i), each([&](int) { return half ? HALF_ONES : ONE; }), word);
         return;
     }
-    default:  // unsupported: it is only known to write its first register
+    default:  // unsupported: only its first register is known to be written
         if (REAL) fail(i, "is not supported here, so that its result cannot be computed");
         cta.stand_in[static_cast<size_t>(index)] = 1;
         for (const Operand& o : s) read(o, ta);
@@ -312,7 +312,7 @@ void Warp::floats(const Instruction& i) {
     }
 }
 
-void Warp::fp8(const Instruction& i) {  // F2FP from and to two numbers of 8 bits
+void Warp::fp8(const Instruction& i) {  // F2FP from and to two FP8 numbers
     const bool e5m2 = i.has(MOD_E5M2), relu = i.has(MOD_RELU), from_floats = i.has(MOD_PACK_AB_MERGE_C), bfloat = i.has(MOD_BF16);
     Lanes ta, tb, tc;
     if (i.has(MOD_UNPACK_B) && i.has(MOD_F16) && !i.rounds) {
@@ -327,7 +327,7 @@ void Warp::fp8(const Instruction& i) {  // F2FP from and to two numbers of 8 bit
     }
     const bool from_halves = i.has(MOD_UNPACK_B_MERGE_C) && (i.has(MOD_F16) || bfloat);
     if (!i.has(MOD_SATFINITE) || i.rounds || !(from_halves || (from_floats && i.has(MOD_F32)))) fail(i, "is a conversion that is not supported here");
-    // Behind the two new bytes stand the lower two of the last operand.
+    // The two new bytes are followed by the lower two of the last operand.
     const Lanes &x = from_floats ? floating(at(i.s, 1, i), ta) : read(at(i.s, 1, i), ta), &rest = read(at(i.s, from_floats ? 3 : 2, i), tc);
     const Lanes& y = from_floats ? floating(at(i.s, 2, i), tb) : x;
     write(i.s[0], each([&](int l) {
@@ -374,7 +374,7 @@ void Warp::halves(const Instruction& i) {
         }
         return;
     }
-    // A constant that the compiler loads as two halves keeps its bits: products of zeros add nothing.
+    // The compiler loads constants by HFMA2 with zero factors: the bits of the third operand are kept.
     const bool moves = i.op == OP_HFMA2 && i.s[1].reg == RZ && i.s[2].reg == RZ && i.s[1].kind == Kind::REG && i.s[2].kind == Kind::REG &&
                        v[2] && !i.s[3].neg && !i.s[3].abs && i.s[3].half != 1 && i.s[3].half != 2;
     const bool to_float = i.op != OP_HMNMX2 && i.has(MOD_F32);
@@ -405,7 +405,7 @@ void Warp::halves(const Instruction& i) {
     write(i.s[0], out);
 }
 
-void Warp::compare_halves(const Instruction& i) {  // HSET2: 1.0 or all bits in each half where it holds
+void Warp::compare_halves(const Instruction& i) {  // HSET2: 1.0 or all ones where the comparison is true
     const bool bfloat = i.has(MOD_BF16) || i.has(MOD_BF16_V2);
     Lanes t[2], out{};
     const Lanes* v[2] = {&read(at(i.s, 1, i), t[0]), &read(at(i.s, 2, i), t[1])};

@@ -8,7 +8,7 @@
 inline uint32_t bits_of(float value) { uint32_t bits; std::memcpy(&bits, &value, 4); return bits; }
 inline float float_of(uint32_t bits) { float value; std::memcpy(&value, &bits, 4); return value; }
 
-// Both without branches: loops over the lanes become vector instructions.
+// Both without branches, so that loops over lanes vectorise.
 
 inline float half_to_float(uint32_t half) {
     const uint32_t sign = (half & 0x8000u) << 16, magnitude = (half & 0x7fffu) << 13;
@@ -19,7 +19,7 @@ inline float half_to_float(uint32_t half) {
 
 inline uint32_t float_to_half(float value) {  // to nearest even
     const uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-    // Beside 0.5 a denormal half's last place is the last place of a float.
+    // Adding 0.5 rounds to the last place of a denormal half.
     const uint32_t denormal = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000u;
     const uint32_t normal = (magnitude + 0xfffu + (magnitude >> 13 & 1) - 0x38000000u) >> 13;
     uint32_t half = magnitude < 0x38800000u ? denormal : normal;
@@ -37,7 +37,7 @@ inline uint32_t float_to_bfloat(float value) {
 
 // FP8: E4M3, whose largest number is 448 and which has no infinity, or E5M2, the upper half of FP16.
 
-inline uint32_t fp8_to_half(uint32_t byte, bool e5m2) {  // exact: FP16 has every number of both
+inline uint32_t fp8_to_half(uint32_t byte, bool e5m2) {  // exact: FP16 contains all numbers of both
     const uint32_t sign = (byte & 0x80u) << 8, magnitude = byte & 0x7fu;
     if (e5m2) return magnitude > 0x7cu ? 0x7fffu : byte << 8 & 0xffffu;
     if (magnitude == 0x7fu) return 0x7fffu;
@@ -54,11 +54,11 @@ struct Fp8Halves {
 };
 inline const Fp8Halves FP8_HALVES;
 
-// To nearest even; what is beyond the largest number, infinities too, becomes that one (satfinite).
+// To nearest even; larger values and infinities become the largest number (satfinite).
 inline uint32_t float_to_fp8(float value, bool e5m2) {
     if (value != value) return 0x7fu;
     const uint32_t sign = bits_of(value) >> 24 & 0x80u;
-    const int dropped = e5m2 ? 21 : 20;  // of a float's 23 bits behind the point
+    const int dropped = e5m2 ? 21 : 20;  // bits dropped of a float's 23 fraction bits
     const float least = e5m2 ? 0x1p-14f : 0x1p-6f, largest = e5m2 ? 57344.0f : 448.0f;
     const float magnitude = std::fmin(std::fabs(value), largest);
     if (magnitude < least) return sign | static_cast<uint32_t>(std::nearbyint(magnitude * (e5m2 ? 0x1p16f : 0x1p9f)));

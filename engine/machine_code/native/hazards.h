@@ -1,22 +1,22 @@
 // Finds the barriers of the CTA that order accesses. Included by emulator.cpp.
 //
-// Between two barriers of the whole CTA lies an interval. A barrier is needed where a word of shared
-// memory is touched by one warp in the interval before it and by another in the one behind it, and
-// one of them writes. Dropping one barrier merges two neighbouring intervals and no others, so that
-// looking one interval back is enough. Global memory counts as one word.
+// Barriers of the whole CTA separate intervals. A barrier is needed if a word of shared memory is accessed
+// by one warp in the interval before it and by another in the interval after it, and one of them writes.
+// Removing one barrier merges two neighbouring intervals, so looking back one interval is enough. Global
+// memory counts as one word.
 
 struct Hazards {
     struct Word {
         int32_t interval = -1;
-        uint32_t readers = 0, writers = 0;                // warps, in `interval`
+        uint32_t readers = 0, writers = 0;                // masks of warps, in `interval`
         uint32_t earlier_readers = 0, earlier_writers = 0;  // in the one before it
     };
 
     bool wanted = false;
-    bool unclear = false;          // accesses are ordered in a way that is not tracked here
+    bool unclear = false;          // accesses are ordered by something that is not tracked here
     int32_t interval = 0;
     int32_t site = -1;             // instruction of the barrier that began this interval
-    std::vector<Word> words;       // of shared memory; the last one stands for global memory
+    std::vector<Word> words;       // of shared memory; the last one represents global memory
     std::vector<uint8_t> barrier;  // [instructions] 1: ended an interval, 2: was needed there
 
     void begin(size_t smem_bytes, size_t instructions) {

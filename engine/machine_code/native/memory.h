@@ -1,19 +1,19 @@
 // Loads, stores, copies, shuffles: addresses, known values, and the cost of each. Included by emulator.cpp.
 
-struct Access32 {  // the lanes of one access
+struct Access32 {  // the active lanes of one access
     uint64_t address[32];
     int lane[32];
     int n = 0;
 };
 
-// A lane's marks as a byte of shared memory's marks.
+// A lane's marks, packed into one byte of shared memory's marks.
 inline uint8_t packed(const Marks& marks, int lane) {
     uint8_t bits = 0;
     for (int k = 0; k < 4; k++) bits |= static_cast<uint8_t>((marks[k] >> lane & 1) << k);
     return bits;
 }
 
-// The marks of what lanes load, from shared memory's: alike for most accesses.
+// Marks of values loaded from shared memory; equal for all lanes of most accesses.
 struct MarksOfLanes {
     uint8_t of[32] = {}, some = 0, every = 0xff;
     uint32_t lanes = 0;
@@ -33,7 +33,7 @@ struct MarksOfLanes {
     }
 };
 
-// Whether these lanes' marks are equal, as `bits`.
+// Whether these lanes' marks are equal; `bits` is set to them.
 inline bool all_alike(const Marks& marks, uint32_t lanes, uint8_t& bits) {
     bits = 0;
     for (int k = 0; k < 4; k++) {
@@ -45,9 +45,9 @@ inline bool all_alike(const Marks& marks, uint32_t lanes, uint8_t& bits) {
 }
 
 inline int busiest_bank(const uint64_t* address, int n, int width) {
-    // Passes of lanes that go together: distinct words per bank, equal ones are broadcast.
+    // Passes of lanes that are served together: distinct words per bank; equal words are broadcast.
     const int words = std::max(1, width / 4);
-    uint32_t begun = 0;  // banks at which lanes begin
+    uint32_t begun = 0;  // banks at which lanes' accesses begin
     for (int k = 0; k < n; k++) begun |= 1u << (address[k] / 4 & 31);
     bool apart = __builtin_popcount(begun) == n;
     for (int k = 0; k < n && apart; k++) apart = address[k] % static_cast<uint64_t>(width) == 0;
@@ -70,8 +70,8 @@ inline int busiest_bank(const uint64_t* address, int n, int width) {
 }
 
 inline bool in_pairs(const Access32& a) {
-    // All lanes n and n^1 read the same address, or all n and n^2: twice as many go together
-    // (documented for compute capability 7.x, assumed since).
+    // All lanes n and n^1 read the same address, or all n and n^2: twice as many lanes are served together
+    // (documented for compute capability 7.x, assumed for later ones).
     uint64_t by_lane[32];
     uint32_t present = 0;
     for (int k = 0; k < a.n; k++) by_lane[a.lane[k]] = a.address[k], present |= 1u << a.lane[k];
@@ -128,7 +128,7 @@ inline void count_sectors(Cta& cta, const Access32& a, int width, Row& row, bool
     row.ideal_sectors = static_cast<uint16_t>((distinct * width + 31) / 32);
 }
 
-// The rows of a box: its bytes in the tensor, and what of memory they touch.
+// Counts a box: its bytes in the tensor, and the memory sectors that they access.
 inline void count_box(Cta& cta, const TensorMap& map, const uint32_t* coordinates, Row& row) {
     const uint64_t row_bytes = static_cast<uint64_t>(map.box[0]) * map.element_bytes;
     uint64_t rows = 1, sectors = 0;
@@ -167,7 +167,7 @@ inline const Operand& address_of(const Instruction& i, size_t which = 0) {
     fail(i, "has no address operand");
 }
 
-// The first byte in shared memory; a cluster's CTA number in the upper bits is dropped.
+// Reports an address beyond shared memory; the CTA's number in the upper bits is dropped.
 [[noreturn]] __attribute__((noinline, cold)) void beyond_shared(const Cta& cta, const Instruction& i, uint64_t offset) {
     const uint64_t reserved = cta.request.arch >= 90 ? 1024 : 0;
     fail(i, "reaches byte " + std::to_string(offset - reserved) + " of shared memory, of which a CTA has " +
@@ -177,7 +177,7 @@ inline const Operand& address_of(const Instruction& i, size_t which = 0) {
 // SYNCS.ARRIVE of an mbarrier: not if it only expects bytes (A0TR) or completes them (A0TX).
 inline bool arrives(const Instruction& i) { return !i.has(MOD_A0T1) && !i.has(MOD_A0TR) && !i.has(MOD_A0TX); }
 
-// LDGSTS.ZFILL: the low bits of its global address say how many bytes at the end are zeros instead.
+// LDGSTS.ZFILL: the low bits of its global address give the number of trailing bytes that are zeroed.
 inline uint64_t zeros_of(const Instruction& i, uint64_t address) {
     return i.has(MOD_ZFILL) ? address & static_cast<uint64_t>(i.width - 1) : 0;
 }
@@ -188,8 +188,8 @@ inline uint64_t shared_at(const Cta& cta, const Instruction& i, uint64_t address
     return offset;
 }
 
-// A load of an mbarrier's upper word, whose highest bit is the phase's parity. On sm_80 waiting is
-// a loop around it: what would read the same phase again waits for the next one.
+// A load of an mbarrier's upper word, whose highest bit is the phase's parity. On sm_80 a wait is a loop
+// around this load: a load that would read the same phase again waits for the next phase.
 int Warp::poll(uint64_t mbarrier, const Instruction& i) {
     const MBarrier& bar = cta.mbarriers[mbarrier];
     const auto [seen, fresh] = polled.try_emplace(mbarrier, bar.phase);
@@ -308,7 +308,7 @@ int Warp::memory(const Instruction& i) {
         return cta.add(row);
     }
     const bool generic = op == OP_LD || op == OP_ST || starts(i.name, "ATOM.");
-    if (generic) {  // shared memory's window begins at 0, as no instruction set it
+    if (generic) {  // shared memory's window begins at 0, as no instruction has set it
         addresses(address_of(i), true, where);
         const bool shared = where[__builtin_ctz(on)] < SHARED_WINDOW;
         if (op == OP_LD) op = shared ? OP_LDS : OP_LDG;
@@ -422,7 +422,7 @@ int Warp::memory(const Instruction& i) {
             std::memcpy(&cta.smem[to], &value, 4);
         }
         if (i.s[0].kind == Kind::REG) write(i.s[0], old);
-        // Lanes at one word are serialised, in addition to bank conflicts.
+        // Atomics of lanes on the same word are serialised, in addition to bank conflicts.
         std::array<uint64_t, 32> sorted;
         std::copy(a.address, a.address + a.n, sorted.begin());
         std::sort(sorted.begin(), sorted.begin() + a.n);
@@ -437,11 +437,11 @@ int Warp::memory(const Instruction& i) {
         row.kind = op == OP_LDG ? GLOBAL_LOAD : GLOBAL_ATOMIC;
         if (op == OP_ATOMG || i.name.find(".CONSTANT") == std::string::npos) cta.hazards.global(number, op == OP_ATOMG);
         count_sectors(cta, a, i.width, row, false);
-        // Ones in the type that the width suggests; an atomic counter's first value is 0.
+        // 1 in the type that the width suggests; an atomic counter's first value is 0.
         const uint32_t value = op == OP_ATOMG ? 0 : i.width == 2 ? HALF_ONES & 0xffff : i.width == 1 ? 1 : ONE;
         const Request& r = cta.request;
         for (int w = 0; w < words; w++) {
-            uint32_t known = 0;  // lanes that read a table
+            uint32_t known = 0;  // lanes that read a table with known contents
             const Lanes loaded = each([&](int l) {
                 uint32_t word = value;
                 for (int n = 0; n < 2 && i.width >= 4; n++) {

@@ -1,8 +1,8 @@
-// Modifiers of each instruction that are supported in execution on real values. Any other modifier ends the
-// execution: values are never made up.
+// Modifiers of each instruction that are supported in execution with real values. Any other modifier ends
+// the execution, as values are never guessed.
 #pragma once
 
-// Modifiers of caching, scope and code layout change no value.
+// Modifiers of caching, scope and code layout, which change no value.
 constexpr const char* NO_EFFECT = " E SYS GPU CTA SM VC STRONG WEAK CONSTANT PRIVATE MMIO EF EL LU EU NA NOLOCK LTC64B LTC128B LTC256B U L1 ";
 
 #define COMPARISONS " LT LE GT GE EQ NE LTU LEU GTU GEU EQU NEU NUM NAN F T AND OR XOR "
@@ -69,7 +69,7 @@ inline const char* known_modifiers(Opcode op) {
     case OP_ARRIVES: return " LDGSTSBAR 64 TRANSCNT ";
     case OP_UTMALDG: return " 1D 2D 3D 4D 5D MULTICAST ";
     case OP_UTMASTG: return " 1D 2D 3D 4D 5D ";
-    default: return nullptr;  // those of branches and of ordering change no value
+    default: return nullptr;  // modifiers of branches and ordering change no value
     }
 }
 

@@ -1,4 +1,4 @@
-// With real values, dependences on loaded data are not tracked. Included by emulator.cpp.
+// With real values, dependence on loaded data is not tracked. Included by lanes.h.
 #pragma once
 
 struct NoMark {

@@ -3,8 +3,8 @@
 //
 // Every warp of a cluster has a vector clock. Barriers of the CTA and the cluster, mbarriers and atomics pass
 // clocks on; an access is ordered after another one if its warp's clock includes the epoch of that one. So a
-// hazard is found in whatever order the warps ran. Accesses in flight (cp.async, wgmma operands, TMA stores)
-// have an epoch that no clock includes until they are waited for. Lanes of one warp count as ordered.
+// hazard is found whatever the order in which the warps ran. Accesses in flight (cp.async, wgmma operands, TMA
+// stores) have an epoch that no clock includes until they are waited for. Lanes of one warp count as ordered.
 //
 // Between clusters, order comes through global memory (PTX manual, memory consistency model): accesses before
 // a fence of GPU scope that is followed by a strong write are known to a warp that reads that write by a
@@ -12,8 +12,8 @@
 // writes only after a fence.proxy.async.
 #pragma once
 
-using Epochs = std::vector<uint32_t>;    // of each warp of a cluster, then of each CTA's copies
-using Known = std::map<int64_t, Epochs>;  // by number of the cluster
+using Epochs = std::vector<uint32_t>;    // one per warp of a cluster, then one per CTA for its copies
+using Known = std::map<int64_t, Epochs>;  // by cluster number
 
 inline void join(Epochs& to, const Epochs& from) {
     if (to.size() < from.size()) to.resize(from.size());
@@ -26,10 +26,10 @@ inline void join(Known& to, const Known& from) {
 
 struct Clock {
     Epochs own;      // of this cluster
-    Epochs proxied;  // and those visible to the async proxy
+    Epochs proxied;  // of this cluster, visible to the async proxy
     Known others;    // of other clusters
-    Known fenced;    // before a fence of GPU scope: passed on by a strong write
-    Known observed;  // received by strong reads: known after a fence
+    Known fenced;    // known before a fence of GPU scope; passed on by a strong write
+    Known observed;  // received by strong reads; known after a fence
     explicit Clock(size_t size = 0) : own(size), proxied(size) {}
     uint32_t& operator[](size_t n) { return own[n]; }
     uint32_t operator[](size_t n) const { return own[n]; }
@@ -95,7 +95,7 @@ struct Races {
         h.address = address;
         std::copy(cta, cta + 3, h.cta);
     }
-    int32_t place(size_t warp) const {  // in its CTA; -1: a copy of the CTA's
+    int32_t place(size_t warp) const {  // number in its CTA; -1: a copy
         return warp < clock.size() ? static_cast<int32_t>(warp % static_cast<size_t>(warps_per_cta)) : -1;
     }
 };
@@ -106,7 +106,7 @@ struct Shadow {
         uint32_t epoch = 0;
         int32_t at = -1;
         uint16_t writer = 0;
-        uint8_t bytes = 0;  // of the two
+        uint8_t bytes = 0;  // mask of the two bytes
         bool atomic = false;
     };
     struct Reader {
@@ -131,8 +131,7 @@ struct Shadow {
         }
     }
 
-    // `epoch` of the access; `known` is the clock of its warp when it was issued. `proxied`: by the async
-    // proxy.
+    // `epoch`: of the access. `known`: clock of its warp at the issue. `proxied`: made by the async proxy.
     void read(Races& races, uint64_t address, int width, size_t warp, int32_t at, uint32_t epoch, const Clock& known, const uint32_t* cta, bool proxied = false) {
         units(address, width, [&](uint64_t unit, uint8_t bytes) {
             const Unit& w = written[unit];
@@ -157,7 +156,7 @@ struct Shadow {
         });
     }
 
-    // Accesses in flight have completed: such writes of `warp` get `epoch`.
+    // Accesses in flight have completed: writes of `warp` in flight get `epoch`.
     void landed(uint64_t address, int width, size_t warp, uint32_t epoch) {
         units(address, width, [&](uint64_t unit, uint8_t) {
             Unit& w = written[unit];
@@ -176,8 +175,8 @@ struct GlobalRaces {
         uint32_t epoch = 0;
         int32_t at = -1;
         uint16_t warp = 0;
-        uint8_t bytes = 0;  // of the four
-        uint8_t strong = 0;  // 1: of the CTA's scope, 2: of the GPU's
+        uint8_t bytes = 0;  // mask of the four bytes
+        uint8_t strong = 0;  // 1: CTA scope, 2: GPU scope
     };
     struct Word {
         Access writer, readers[2];
@@ -186,7 +185,7 @@ struct GlobalRaces {
     static constexpr size_t MOST_PAGES = 1 << 14;  // accesses beyond 64 MiB are not tracked
     std::mutex lock;
     std::unordered_map<uint64_t, std::vector<Word>> pages;
-    std::unordered_map<uint64_t, Known> told;  // by the strong writes at an address
+    std::unordered_map<uint64_t, Known> told;  // by address: what its strong writes pass on
 
     static bool both_strong(const Access& a, const Access& b) { return std::min(a.strong, b.strong) >= (a.cluster == b.cluster ? 1 : 2); }
     static bool ordered(const Races& races, const Clock& known, const Access& a) {
@@ -219,7 +218,7 @@ struct GlobalRaces {
         }
     }
 
-    // Under `lock`. `now` is the access, but for its bytes.
+    // Call with `lock` held. `now` is the access without its bytes.
     void read(Races& races, uint64_t address, int width, Access now, const Clock& known, const uint32_t* cta) {
         words(address, width, [&](Word& word, uint8_t bytes) {
             now.bytes = bytes;

@@ -92,7 +92,7 @@ CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
     return CUDA_SUCCESS;
 }
 
-// Figures are the table's, or the same on every GPU since Turing; what is not there is 0.
+// Values are the table's, or the same on every GPU since Turing; attributes that are not listed are 0.
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice device) {
     DEVICE(device) REQUIRE(value && which > 0 && which < CU_DEVICE_ATTRIBUTE_MAX)
     auto number = [](int64_t v) { return static_cast<int>(v); };
@@ -141,7 +141,7 @@ namespace driver {
 void unload(CUmodule module);  // api_module.h
 std::vector<CUmodule> modules_of(CUcontext context);
 
-// All that belongs to a context goes with it; what was allocated in the order of a stream does not.
+// Frees everything that belongs to a context, except stream-ordered allocations.
 inline void clean(CUcontext context) {
     queue::wait_all(context);
     for (const CUmodule module : modules_of(context)) unload(module);
@@ -228,7 +228,7 @@ CUresult cuCtxDestroy(CUcontext context) {
     STARTED
     if (!driver::contexts.has(context) || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
     driver::clean(context);
-    driver::contexts.remove(context);  // the object stays: other threads may have it as their own
+    driver::contexts.remove(context);  // the object is kept: it may be other threads' current context
     for (size_t n = driver::stack.size(); n-- > 0;)
         if (driver::stack[n] == context) driver::stack.erase(driver::stack.begin() + static_cast<std::ptrdiff_t>(n));
     context->error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -333,7 +333,7 @@ static const struct {
     E(CUDA_ERROR_NOT_PERMITTED, "operation not permitted")
     E(CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences")
     E(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "attempt to terminate a thread-local capture sequence from another thread")
-    // Never answered by itself: a test plants them.
+    // Returned only if a test injects them (virtual_clock.h).
     E(CUDA_ERROR_DEINITIALIZED, "driver shutting down")
     E(CUDA_ERROR_STUB_LIBRARY, "CUDA driver is a stub library")
     E(CUDA_ERROR_DEVICE_NOT_LICENSED, "device doesn't have valid Grid license")
@@ -371,7 +371,7 @@ CUresult cuGetErrorName(CUresult error, const char** out) {
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-// For what a kernel did wrong: CUDA's words, then the instruction and its place.
+// For an error of a kernel: CUDA's text, then the instruction and its source line.
 CUresult cuGetErrorString(CUresult error, const char** out) {
     REQUIRE(out)
     *out = nullptr;
@@ -380,7 +380,7 @@ CUresult cuGetErrorString(CUresult error, const char** out) {
     if (!*out) return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard<std::mutex> hold(queue::lock);
     if (const CUcontext context = driver::current(); context && context->error == error && error && !queue::last_fault.empty()) {
-        static std::set<std::string> kept;  // callers keep the pointer
+        static std::set<std::string> kept;  // strings must stay valid: callers keep the pointer
         *out = kept.insert(std::string(*out) + " (" + queue::last_fault + ")").first->c_str();
     }
     return CUDA_SUCCESS;

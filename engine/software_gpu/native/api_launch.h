@@ -1,8 +1,8 @@
-// Launches, and tensor maps, which only launches take. Included by driver.cpp.
+// Launches, and tensor maps, which are arguments of launches. Included by driver.cpp.
 
 namespace driver {
 
-// What is reached from a device: its memory, and the host's that is pinned. For the queue's thread.
+// Memory that a device can access: its own, and pinned host memory. Called on the queue's thread.
 inline const std::vector<emulator::Buffer>& buffers_of(int device) {
     static std::vector<emulator::Buffer> found;
     static uint64_t as_of = 0;
@@ -16,7 +16,7 @@ inline const std::vector<emulator::Buffer>& buffers_of(int device) {
     return found;
 }
 
-// CUDA's code for what the emulator says in words.
+// CUDA's error code for a message of the emulator.
 inline CUresult code_of(const std::string& what) {
     auto says = [&](const char* part) { return what.find(part) != std::string::npos; };
     if (says("is not a multiple of its")) return CUDA_ERROR_MISALIGNED_ADDRESS;
@@ -45,7 +45,7 @@ inline std::string in_words(const CUfunc_st& f, std::string what, const std::vec
     return f.name + line + ": " + what + place;
 }
 
-// How long a launch may take, as a display's watchdog has it on a GPU.
+// Time limit of a launch, like a display's watchdog on a GPU.
 inline double most_seconds() {
     static const double given = [] {
         constexpr double FOR_EVER_S = 1e9;
@@ -58,14 +58,14 @@ inline double most_seconds() {
 
 inline std::string stopped(double limit_s, int64_t steps, const char* place) {
     char text[512];
-    std::snprintf(text, sizeof text, "stopped at %s: it did not end within %g s and %.3g million warp instructions. It waits for ever, or is much work for a CPU: "
-                  "`attune softgpu --launch-seconds N` (ATTUNE_SOFTWARE_GPU_LAUNCH_S) gives a launch more, 0 no limit", *place ? place : "its end", limit_s, static_cast<double>(steps) / 1e6);
+    std::snprintf(text, sizeof text, "stopped at %s: it did not end within %g s and %.3g million warp instructions. It waits forever, or is too much work for a CPU: "
+                  "`attune softgpu --launch-seconds N` (ATTUNE_SOFTWARE_GPU_LAUNCH_S) sets another limit, 0 none", *place ? place : "its end", limit_s, static_cast<double>(steps) / 1e6);
     return text;
 }
 
 struct Launch {
     CUfunction f;
-    std::shared_ptr<CUmod_st> module;  // of `f`: a graph may launch it when the program has unloaded it
+    std::shared_ptr<CUmod_st> module;  // module of `f`: a graph may launch it after the program has unloaded it
     unsigned grid[3], block[3], cluster[3], smem;
     std::string bank;  // constant bank 0
     int device;
@@ -88,7 +88,7 @@ struct Launch {
         request.smem_bytes = static_cast<uint32_t>(f->reserved_smem + (f->static_smem + smem + 127) / 128 * 128);
         request.local_bytes = static_cast<uint32_t>(f->local_bytes);
         request.max_steps = int64_t{1} << 62;
-        static uint64_t clock = 0;  // of the SMs: it goes on from launch to launch
+        static uint64_t clock = 0;  // of the SMs; continues over launches
         request.clock = clock += 997;
         request.buffers = buffers.data(), request.buffer_count = static_cast<int32_t>(buffers.size());
         const double limit_s = most_seconds();
@@ -102,7 +102,7 @@ struct Launch {
         const int64_t tasks = static_cast<int64_t>(grid[0]) * grid[1] * grid[2] / (cluster[0] * cluster[1] * cluster[2]);
         const int32_t status = library->execute(&request, static_cast<int32_t>(std::min<int64_t>(threads, tasks)), limit_s, error, sizeof error, cta, &steps);
         clock += static_cast<uint64_t>(steps);
-        // As if each SM issued one warp instruction a nanosecond: an amount of work, and no time.
+        // As if each SM issued one warp instruction per nanosecond: an amount of work, not a time.
         const double work_ns = 1000 + static_cast<double>(steps) / static_cast<double>(device_of(device).sms);
         double now_ns;
         {
@@ -119,7 +119,7 @@ struct Launch {
         return refuse(status == 2 ? CUDA_ERROR_LAUNCH_TIMEOUT : code_of(error), "%s", words.c_str());
     }
 
-    // The addresses that it is given, mixed: another place in memory is another number.
+    // A hash of the launch's pointers, so that another placement in memory gives another number.
     uint64_t memory_of() const {
         uint64_t mixed = 0;
         for (const Parameter& p : f->parameters) {
@@ -167,7 +167,7 @@ CUresult launch(CUcontext context, CUfunction f, const unsigned grid[3], const u
         if (grid[n] % launch.cluster[n] || (has_own && launch.cluster[n] != own)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
         size *= launch.cluster[n];
     }
-    // CUDA C++ Programming Guide, "Thread Block Clusters": from 9.0 on, eight CTAs, or more where the
+    // CUDA C++ Programming Guide, "Thread Block Clusters": from 9.0 on, eight CTAs, or more if the
     // function allows it.
     if (size > 1 && d.major < 9) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     if (size > (f->large_clusters ? 16u : 8u)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
@@ -186,7 +186,7 @@ CUresult launch(CUcontext context, CUfunction f, const unsigned grid[3], const u
         std::memcpy(launch.bank.data() + f->reciprocals_at, reciprocals, sizeof reciprocals);
         std::memcpy(launch.bank.data() + f->cluster_ctas_at, &size, sizeof size);
     }
-    // Arguments one by one, or as one block of bytes.
+    // Arguments are given one by one, or as one block of bytes.
     const uint8_t* packed = nullptr;
     size_t packed_size = 0;
     for (void** e = extra; e && *e != CU_LAUNCH_PARAM_END; e += 2) {
@@ -234,7 +234,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** par
         case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
             REQUIRE(attribute.value.sharedMemCarveout >= -1 && attribute.value.sharedMemCarveout <= 100)
             break;
-        // Hints: whatever they ask for, the results are the same.
+        // Hints, which do not change results.
         case CU_LAUNCH_ATTRIBUTE_IGNORE: case CU_LAUNCH_ATTRIBUTE_PRIORITY: case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
         case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
         case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: break;
@@ -245,11 +245,11 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** par
 }
 
 // Each check is documented (CUDA driver API, tensor map object management). The map is written in
-// the emulator's own form: NVIDIA's is not public.
+// the emulator's own format, as NVIDIA's is not public.
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* element_strides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
     CONTEXT
     if (driver::device_of(context->device).major < 9) return CUDA_ERROR_NOT_SUPPORTED;
-    // By CUtensorMapDataType.
+    // Indexed by CUtensorMapDataType.
     static const uint32_t BYTES[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
     REQUIRE(map && reinterpret_cast<uint64_t>(map) % 64 == 0)
 #if CUDA_VERSION >= 13000
@@ -272,11 +272,11 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
         if (n + 1 < rank) REQUIRE(strides[n] % (rows_of_32 ? 32 : 16) == 0 && strides[n] < uint64_t{1} << 40)
     }
     const uint32_t row_bytes = box[0] * BYTES[type];
-    static const uint32_t SPANS[] = {256 * 8, 32, 64, 128, 128, 128, 128};  // of a swizzle
+    static const uint32_t SPANS[] = {256 * 8, 32, 64, 128, 128, 128, 128};  // of each swizzle, bytes
     REQUIRE(interleave || (row_bytes % 16 == 0 && row_bytes <= SPANS[swizzle]))
     if (interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || static_cast<unsigned>(swizzle) > 3 || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
         return driver::missing("cuTensorMapEncodeTiled with interleaving, 128-byte atoms or a NaN fill");
-    for (uint32_t n = 0; n < rank; n++)  // the innermost dimension has no stride: what is given is ignored
+    for (uint32_t n = 0; n < rank; n++)  // the innermost dimension has no stride: a given one is ignored
         if ((n && element_strides[n] != 1) || dims[n] >> 32) return driver::missing("cuTensorMapEncodeTiled with element strides, or 2^32 elements along a dimension");
     struct {
         uint64_t magic, base;

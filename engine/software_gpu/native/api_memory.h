@@ -2,7 +2,7 @@
 
 namespace driver {
 
-// What this process may have of a device's memory.
+// The device memory that this process can allocate.
 inline uint64_t capacity_of(int device) {
     const auto total = static_cast<uint64_t>(device_of(device).memory_bytes);
     return total - std::min(total, virtual_clock::foreign_bytes());
@@ -13,10 +13,11 @@ inline bool is_pinned(uint64_t address) {
     return memory::find(address, a);
 }
 
-// What an argument of a copy is: a CUdeviceptr, a pointer of the host, or whichever it turns out to be.
+// Kind of a copy's argument: a CUdeviceptr, a host pointer, or either.
 enum class Side { DEVICE, HOST, EITHER };
 
-// A region is CUDA's as a whole or not at all (CUDA driver API, "API synchronization behavior", Memcpy).
+// A region must be entirely in CUDA's memory or entirely outside of it (CUDA driver API, "API synchronization
+// behavior", Memcpy).
 inline bool fits(uint64_t address, size_t size, Side side) {
     const memory::Part part = memory::part_of(address, size);
     if (part == memory::Part::SOME) return false;
@@ -24,8 +25,8 @@ inline bool fits(uint64_t address, size_t size, Side side) {
     return side != Side::HOST || !memory::is_device_address(address);
 }
 
-// Copies see memory as it is when their turn comes. What the host can page is read at once, and
-// written before the call returns, as CUDA does it through a staging buffer.
+// Copies read memory when they are executed. Pageable host memory is read at once, and written before the
+// call returns, as CUDA does with a staging buffer.
 inline CUresult copy(uint64_t to, Side to_side, uint64_t from, Side from_side, size_t size, CUstream stream, bool asynchronous) {
     STREAM(stream)
     if (!asynchronous) NOT_IN_CAPTURE
@@ -42,7 +43,7 @@ inline CUresult copy(uint64_t to, Side to_side, uint64_t from, Side from_side, s
     std::shared_ptr<std::vector<uint8_t>> staged;
     if (pageable_source && !pageable_target) staged = std::make_shared<std::vector<uint8_t>>(source, source + size);
     auto work = [=](double& ns) {
-        // It may be gone by now.
+        // The memory may have been freed since.
         uint8_t* const t = memory::on_host(to, size);
         const uint8_t* const s = staged ? staged->data() : memory::on_host(from, size);
         if (!t || !s) return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -80,9 +81,9 @@ inline CUresult allocate(CUdeviceptr* out, size_t size, memory::Kind kind) {
     return CUDA_SUCCESS;
 }
 
-inline cuuint64_t release_threshold[64] = {};  // of each device's pool, bytes
+inline cuuint64_t release_threshold[64] = {};  // per device's pool, bytes
 
-// A pool is its device's: the device's number, or -1.
+// Number of the device that a pool belongs to, or -1.
 inline int device_of_pool(CUmemoryPool pool) {
     for (size_t n = 0; n < primaries.size(); n++)
         if (reinterpret_cast<CUmemoryPool>(primaries[n]) == pool) return static_cast<int>(n);
@@ -139,7 +140,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
     });
 }
 
-// One pool for each device: what is freed goes back at once.
+// One pool per device; freed memory is returned at once.
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
     DEVICE(device) REQUIRE(pool)
     (void)d;
@@ -173,7 +174,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute which, voi
     return CUDA_SUCCESS;
 }
 
-// How memory is used again has no effect here: what is freed goes back at once.
+// Reuse policies have no effect, as freed memory is returned at once.
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void* value) {
     STARTED
     const int device = driver::device_of_pool(pool);
@@ -182,7 +183,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute which, voi
     switch (which) {
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: driver::release_threshold[device] = *static_cast<cuuint64_t*>(value); break;
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH: case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-        REQUIRE(*static_cast<cuuint64_t*>(value) == 0)  // it is reset, and to nothing else
+        REQUIRE(*static_cast<cuuint64_t*>(value) == 0)  // can only be reset to 0
         break;
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: break;
@@ -191,7 +192,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute which, voi
     return CUDA_SUCCESS;
 }
 
-// Host memory that kernels reach at its own address.
+// Host memory that kernels access at its host address.
 CUresult cuMemHostAlloc(void** out, size_t size, unsigned flags) {
     CONTEXT NOT_IN_CAPTURE REQUIRE(!(flags & ~static_cast<unsigned>(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED)))
     return driver::allocate(reinterpret_cast<CUdeviceptr*>(out), size, memory::Kind::PINNED);
@@ -268,7 +269,7 @@ CUresult cuPointerGetAttribute(void* out, CUpointer_attribute which, CUdeviceptr
     return CUDA_SUCCESS;
 }
 
-// `D`: a CUdeviceptr, `H`: a pointer of the host, `E`: either.
+// `D`: a CUdeviceptr, `H`: a host pointer, `E`: either.
 #define D(p) p, driver::Side::DEVICE
 #define H(p) reinterpret_cast<uint64_t>(p), driver::Side::HOST
 #define E(p) p, driver::Side::EITHER

@@ -6,8 +6,8 @@ inline std::vector<std::shared_ptr<CUmod_st>>& loaded = *new std::vector<std::sh
 
 constexpr uint64_t MOST_IMAGE_BYTES = uint64_t{1} << 30;
 
-// The bytes of a cubin that begins at `image`: its last table's or section's end, as its ELF header
-// says. 0 where that is no size of an image.
+// Size of the cubin at `image`: the end of its last table or section by the ELF header. 0 if that is not a
+// valid size.
 inline uint64_t elf_size(const uint8_t* image) {
     auto at = [&](uint64_t offset, size_t width) {
         uint64_t value = 0;
@@ -20,7 +20,7 @@ inline uint64_t elf_size(const uint8_t* image) {
     if (tables > MOST_IMAGE_BYTES || programs > MOST_IMAGE_BYTES || each < 64 || !memory::is_mapped(image, end)) return 0;
     for (uint64_t section = tables, last = end; section < last; section += each) {
         const uint64_t offset = at(section + 24, 8), size = at(section + 32, 8);
-        if (at(section + 4, 4) == 8) continue;  // it has no bytes in the file
+        if (at(section + 4, 4) == 8) continue;  // SHT_NOBITS: no bytes in the file
         if (offset > MOST_IMAGE_BYTES || size > MOST_IMAGE_BYTES) return 0;
         end = std::max(end, offset + size);
     }
@@ -35,12 +35,12 @@ inline CUresult load(CUmodule* out, const void* image) {
     if (std::memcmp(bytes, "\x7f" "ELF", 4)) {
         if (!std::memcmp(bytes, "\x50\xed\x55\xba", 4) || !std::memcmp(bytes, "\xb1\x43\x62\x46", 4))
             return refuse(CUDA_ERROR_INVALID_IMAGE, "a fat binary cannot be loaded: give the cubin in it (cuobjdump -xelf all FILE).");
-        return refuse(CUDA_ERROR_INVALID_PTX, "PTX cannot be loaded, for there is no compiler of it here: compile to a cubin (NVRTC's --gpu-architecture=sm_%d).",
+        return refuse(CUDA_ERROR_INVALID_PTX, "PTX cannot be loaded, because there is no PTX compiler here: compile to a cubin (NVRTC's --gpu-architecture=sm_%d).",
                       static_cast<int>(device_of(context->device).capability()));
     }
     const uint64_t size = elf_size(bytes);
-    if (!size) return refuse(CUDA_ERROR_INVALID_IMAGE, "this cubin is damaged: its header names more than it holds.");
-    constexpr uint64_t ROOM = uint64_t{1} << 36;  // for a module's variables, 4 GiB apart
+    if (!size) return refuse(CUDA_ERROR_INVALID_IMAGE, "this cubin is damaged: its header describes more than the file contains.");
+    constexpr uint64_t ROOM = uint64_t{1} << 36;  // address space of a module's variables, which are 4 GiB apart
     uint64_t base;
     {
         std::lock_guard<std::mutex> hold(memory::lock);
@@ -61,7 +61,7 @@ inline CUresult load(CUmodule* out, const void* image) {
     return CUDA_SUCCESS;
 }
 
-// Its code stays as long as a graph has it; its variables are gone.
+// Frees the module's variables; its code is kept as long as a graph uses it.
 void unload(CUmodule module) {
     for (const uint64_t area : module->areas) memory::release(area, {memory::Kind::MODULE});
     for (const auto& f : module->functions) functions.remove(f.get());
@@ -84,7 +84,7 @@ inline bool is_loaded(CUmodule module) {
     return false;
 }
 
-// NVIDIA's rules (cuda_occupancy.h), as engine/model/occupancy has them.
+// NVIDIA's rules (cuda_occupancy.h), as in engine/model/occupancy.py.
 int ctas_per_sm(const Device& d, const CUfunc_st& f, int64_t threads, int64_t dynamic_smem) {
     auto up = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; };
     if (threads < 1 || threads > d.threads_per_cta) return 0;

@@ -2,7 +2,7 @@
 
 namespace driver {
 
-// Waiting for a stream or asking it while it captures ends the capture with an error.
+// Synchronising or querying a stream during its capture ends the capture with an error.
 inline CUresult refuse_capturing(CUstream stream) {
     stream = stream_of(stream);
     if (!stream || !stream->capture) return CUDA_SUCCESS;
@@ -29,7 +29,7 @@ CUresult cuStreamDestroy(CUstream stream) {
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (!stream || !driver::is_stream(context, stream)) return CUDA_ERROR_INVALID_HANDLE;
     std::unique_lock<std::mutex> hold(queue::lock);
-    context->streams.erase(stream);  // the object stays: work that is queued refers to it
+    context->streams.erase(stream);  // the object is kept: queued work refers to it
     return CUDA_SUCCESS;
 }
 
@@ -99,7 +99,7 @@ CUresult cuEventCreate(CUevent* out, unsigned flags) {
 
 CUresult cuEventDestroy(CUevent event) {
     STARTED
-    // The object stays: work that is queued refers to it.
+    // The object is kept: queued work refers to it.
     return driver::events.remove(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -166,7 +166,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     std::unique_lock<std::mutex> hold(queue::lock);
     if (event->capture) {
         Capture* capture = event->capture;
-        if (!driver::captures.count(capture)) return CUDA_ERROR_CAPTURED_EVENT;  // it has ended
+        if (!driver::captures.count(capture)) return CUDA_ERROR_CAPTURED_EVENT;  // the capture has ended
         if (!stream) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
         if (stream->capture && stream->capture != capture) {
             driver::invalidate(stream->capture), driver::invalidate(capture);
@@ -217,7 +217,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* out) {
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id()) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     for (CUstream each : capture->joined) each->capture = nullptr;
     stream->capture = nullptr;
-    driver::captures.erase(capture);  // the object stays: events may name it
+    driver::captures.erase(capture);  // the object is kept: events may refer to it
     if (capture->invalid || !capture->unjoined.empty()) {
         delete capture->graph;
         return capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;

@@ -1,6 +1,6 @@
-// The CUDA runtime's public API, as far as CuPy's runtime module calls it, on the driver's public
-// API alone. What CuPy names and this lacks is added by engine/software_gpu/process_environment.py: functions
-// that answer cudaErrorNotSupported and say their name.
+// The part of the CUDA runtime's public API that CuPy's runtime module calls, implemented with the driver's
+// public API only. For other functions that CuPy links, engine/software_gpu/process_environment.py adds
+// definitions that print their name and return cudaErrorNotSupported.
 #include <cuda.h>
 #include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
@@ -14,15 +14,15 @@ namespace {
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int chosen_device = 0;
 
-// Codes are those of the driver. An answer of "not yet" is none that is kept.
+// Error codes are the driver's. cudaErrorNotReady is not kept as the last error.
 cudaError_t keep(int code) {
     const auto error = static_cast<cudaError_t>(code);
     if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
     return error;
 }
 
-// A runtime works on drivers of its own major version and newer ones (CUDA Compatibility, minor
-// version compatibility).
+// A runtime works with drivers of its own major version or newer (CUDA Compatibility, minor version
+// compatibility).
 CUresult start() {
     int version = 0;
     if (const CUresult failed = cuDriverGetVersion(&version)) return failed;
@@ -30,7 +30,7 @@ CUresult start() {
     return cuInit(0);
 }
 
-// The primary context of the device that this thread chose, retained once.
+// Makes the primary context of this thread's device current; retains it once.
 CUresult make_current() {
     if (const CUresult failed = start()) return failed;
     CUcontext context = nullptr;
@@ -53,7 +53,7 @@ CUdeviceptr at(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
 extern "C" {
 
 int software_gpu_missing(const char* name) {
-    std::fprintf(stderr, "software GPU: %s is not there: the call answers cudaErrorNotSupported.\n", name);
+    std::fprintf(stderr, "software GPU: %s is not implemented: the call returns cudaErrorNotSupported.\n", name);
     return keep(cudaErrorNotSupported);
 }
 
@@ -251,7 +251,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* p) 
     if (const CUresult failed = make_current()) return keep(failed);
     unsigned kind = 0, managed = 0;
     if (cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at(p))) {
-        out->type = cudaMemoryTypeUnregistered;  // the host's own: no error, since CUDA 11
+        out->type = cudaMemoryTypeUnregistered;  // plain host memory: no error since CUDA 11
         return cudaSuccess;
     }
     cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at(p));
@@ -269,7 +269,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned flags, int 
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned flags) { return cudaStreamCreateWithPriority(out, flags, 0); }
 cudaError_t cudaStreamCreate(cudaStream_t* out) { return cudaStreamCreateWithPriority(out, 0, 0); }
-// A call with a stream, or an event, and what else it takes.
+// A function that takes a stream or an event, and its other parameters.
 #define FORWARD(name, driver_name, parameters, ...) \
     cudaError_t name parameters { \
         return on_device([=] { return driver_name(__VA_ARGS__); }); \

@@ -12,14 +12,14 @@
 
 extern "C" {
 
-// Not CUDA's: see virtual_clock.h.
+// Not part of CUDA: see virtual_clock.h.
 int softwareGpuSet(const char* text) { return virtual_clock::set(text ? text : ""); }
 
-// What every function of the header answers that is not there (engine/software_gpu/process_environment.py).
+// Called by all functions of cuda.h that are not implemented (engine/software_gpu/process_environment.py).
 CUresult softwareGpuMissing(const char* name) { return driver::missing(name); }
 
-// NVIDIA's own libraries ask for private tables by it. None is answered, whatever is asked for: NVRTC
-// goes on without, its runtime, which others have in them, does not, and says no reason of its own.
+// NVIDIA's libraries request private tables with it, which do not exist here. NVRTC works without them. The CUDA
+// runtime, which other libraries link statically, does not and gives no reason: so the reason is printed here.
 CUresult cuGetExportTable(const void** table, const CUuuid*) {
     if (table) *table = nullptr;
     Dl_info caller;
@@ -27,13 +27,14 @@ CUresult cuGetExportTable(const void** table, const CUuuid*) {
     static std::set<std::string> said;
     std::lock_guard<std::mutex> hold(driver::lock);
     if (!said.insert(caller.dli_fname).second) return CUDA_ERROR_NOT_SUPPORTED;
-    return driver::refuse(CUDA_ERROR_NOT_SUPPORTED, "%s has NVIDIA's runtime in it, which does not start here: what it does (CUB, Thrust, libraries of NVIDIA's, PyTorch) cannot be done.", caller.dli_fname);
+    return driver::refuse(CUDA_ERROR_NOT_SUPPORTED, "%s contains NVIDIA's CUDA runtime, which does not work here: CUB, Thrust, NVIDIA's libraries and PyTorch cannot be "
+                                                    "used.", caller.dli_fname);
 }
 
-// What answers so, up to a null; absent where this file is linked alone.
+// The functions that are not implemented, ending with null; undefined if this file is linked alone.
 extern const void* const softwareGpuMissingOnes[] __attribute__((weak));
 
-// The newest version of a function that is there, else one that says that it is not.
+// The newest implemented version of a function, else one that reports that it is missing.
 CUresult cuGetProcAddress(const char* name, void** out, int, cuuint64_t, CUdriverProcAddressQueryResult* status) {
     REQUIRE(name && out)
     static void* const self = [] {

@@ -1,9 +1,9 @@
-// What all parts of the driver share: contexts, their errors, and queueing.
+// Parts that the whole driver shares: contexts, errors, and queueing.
 //
-// What is refused has its source in CUDA's documentation: of the function itself, or of the error
-// where any call may answer it (https://docs.nvidia.com/cuda/cuda-driver-api, whose text cuda.h
-// has, too: tests/software_gpu/test_refusals.py compares). Limits that stand elsewhere, and when a
-// call spoils a capture, name their place where they are checked.
+// Every refusal is documented by CUDA: at the function, or at the error if any call may return it
+// (https://docs.nvidia.com/cuda/cuda-driver-api, the same text as in cuda.h:
+// tests/software_gpu/test_refusals.py compares). Limits that are documented elsewhere, and rules for calls
+// during a capture, cite their source where they are checked.
 #pragma once
 
 #include <cuda.h>
@@ -23,9 +23,9 @@
 namespace driver {
 
 inline bool initialised = false;
-inline pid_t process = 0;  // CUDA is not there in a process that was forked from this one
-// The objects of one kind that a program may name. Whatever else it gives, freed ones and numbers of
-// its own, is refused without being looked at.
+inline pid_t process = 0;  // CUDA is not available in processes forked from this one
+// The valid handles of one kind. Other values, such as freed handles, are refused without being
+// dereferenced.
 template <typename T>
 class Handles {
 public:
@@ -51,7 +51,7 @@ private:
     std::set<T*> all_;
 };
 
-// Never destroyed: work may go on while the process ends.
+// Never destroyed: work may continue while the process exits.
 inline auto& contexts = *new Handles<CUctx_st>;
 inline auto& functions = *new Handles<CUfunc_st>;
 inline auto& events = *new Handles<CUevent_st>;
@@ -61,7 +61,7 @@ inline std::vector<CUctx_st*>& primaries = *new std::vector<CUctx_st*>;
 inline thread_local std::vector<CUcontext> stack;  // the last one is current
 inline std::mutex lock;
 
-// A sentence for the person, who sees only a code otherwise.
+// Prints a sentence for the user, who would see only an error code otherwise.
 template <typename... A>
 CUresult refuse(CUresult code, const char* format, A... arguments) {
     static const bool quiet = std::getenv("ATTUNE_SOFTWARE_GPU_QUIET") != nullptr;
@@ -74,14 +74,14 @@ CUresult refuse(CUresult code, const char* format, A... arguments) {
 }
 
 inline CUresult missing(const char* name) {
-    return refuse(CUDA_ERROR_NOT_SUPPORTED, "%s is not there: the call answers CUDA_ERROR_NOT_SUPPORTED.", name);
+    return refuse(CUDA_ERROR_NOT_SUPPORTED, "%s is not implemented: the call returns CUDA_ERROR_NOT_SUPPORTED.", name);
 }
 
 inline const Device& device_of(int ordinal) { return all_devices()[static_cast<size_t>(visible_devices()[static_cast<size_t>(ordinal)])]; }
 inline int device_count() { return static_cast<int>(visible_devices().size()); }
 inline bool is_device(int ordinal) { return ordinal >= 0 && ordinal < device_count(); }
 
-// A function that a stream calls may call nothing of CUDA's (cuLaunchHostFunc).
+// A host function on a stream must not call CUDA (cuLaunchHostFunc).
 inline CUresult check_started() {
     if (queue::in_callback) return CUDA_ERROR_NOT_PERMITTED;
     return initialised && getpid() == process ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
@@ -93,7 +93,7 @@ inline CUcontext current() { return stack.empty() ? nullptr : stack.back(); }
 #define STARTED \
     if (const CUresult why_not = driver::check_started()) return why_not; \
     if (const CUresult why_not = driver::check_planted(__func__)) return why_not;
-// `context` is the current one, and no kernel has broken it.
+// Defines `context`, the current one; returns an error if there is none or a kernel has failed in it.
 #define CONTEXT \
     STARTED \
     const CUcontext context = driver::current(); \
@@ -104,13 +104,13 @@ inline CUcontext current() { return stack.empty() ? nullptr : stack.back(); }
 #define HANDLE(kind, given) \
     if (!driver::kind.has(given)) return CUDA_ERROR_INVALID_HANDLE;
 
-// `s` is a stream of the current context, by the name that it has here.
+// Defines `s`, the internal handle of a stream of the current context.
 #define STREAM(s) \
     CONTEXT \
     s = driver::stream_of(s); \
     if (!driver::is_stream(context, s)) return CUDA_ERROR_INVALID_HANDLE;
 
-// The two names of the legacy stream, and the one of each thread, which is the legacy one here.
+// The handles of the legacy stream, and the per-thread default stream, here the same as the legacy one.
 inline CUstream stream_of(CUstream stream) {
     return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ? nullptr : stream;
 }
@@ -126,8 +126,8 @@ inline void invalidate(Capture* capture) { capture->invalid = true; }
 
 inline thread_local CUstreamCaptureMode interaction = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-// What may not happen while a stream captures, by the modes of the capture and of this thread: it
-// would be left out of the graph (CUDA driver API, cuThreadExchangeStreamCaptureMode).
+// Refuses calls that are not allowed during a capture, by the modes of the capture and of this thread, as the
+// graph would not contain them (CUDA driver API, cuThreadExchangeStreamCaptureMode).
 inline CUresult refuse_in_capture() {
     if (interaction == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
     std::lock_guard<std::mutex> hold(queue::lock);
@@ -148,7 +148,7 @@ inline CUresult check_planted(const char* function) {
 }
 #define NOT_IN_CAPTURE if (const CUresult why_not = driver::refuse_in_capture()) return why_not;
 
-// The legacy stream may not be used while a blocking stream captures.
+// Refuses the use of the legacy stream during the capture of a blocking stream.
 inline CUresult refuse_implicit(CUcontext context) {
     std::lock_guard<std::mutex> hold(queue::lock);
     for (const CUstream each : context->streams)
@@ -159,7 +159,7 @@ inline CUresult refuse_implicit(CUcontext context) {
     return CUDA_SUCCESS;
 }
 
-// On the stream, or into the graph that it captures.
+// Queues work on the stream, or adds it to the graph that the stream captures.
 inline CUresult enqueue(CUcontext context, CUstream stream, CUgraphNodeType type, queue::Work work) {
     stream = stream_of(stream);
     if (!is_stream(context, stream)) return CUDA_ERROR_INVALID_HANDLE;

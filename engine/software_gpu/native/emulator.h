@@ -1,5 +1,4 @@
-// The emulator that executes kernels: a library of its own, which Attune's other ways to execute
-// machine code load too.
+// The emulator that executes kernels: a separate library, which engine.machine_code.execution loads, too.
 #pragma once
 
 #include <dlfcn.h>
@@ -19,7 +18,7 @@ struct Library {
     int32_t (*execute)(const Request*, int32_t threads, double timeout_s, char* error, int32_t error_bytes, uint32_t* cta, int64_t* steps);
 };
 
-// Null where it cannot be loaded.
+// Null if it cannot be loaded.
 inline const Library* library() {
     static const Library* const loaded = []() -> const Library* {
         const char* path = std::getenv("ATTUNE_SOFTWARE_GPU_EMULATOR");

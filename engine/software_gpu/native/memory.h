@@ -1,5 +1,5 @@
-// Memory that kernels can reach: device memory at addresses of its own, and host memory that is
-// pinned or managed, which they reach where it lies.
+// Memory that kernels can access: device memory, at addresses of its own, and pinned or managed host memory,
+// at its host address.
 #pragma once
 
 #include <sys/mman.h>
@@ -13,33 +13,33 @@
 
 namespace memory {
 
-// Bit 47 is set in no address of a Linux process: host code that follows one is stopped at once.
+// Bit 47 is never set in an address of a Linux process: host code that dereferences one faults.
 constexpr uint64_t FIRST_ADDRESS = 0x800000000000ull;
-constexpr uint64_t ALIGNMENT = 512;        // cuMemAlloc gives 256 at least
-constexpr uint64_t GAP = 2 << 20;          // behind each allocation: nothing reaches the next by mistake
-constexpr uint8_t UNWRITTEN = 0xa5;        // what new memory holds: CUDA promises nothing
-constexpr uint64_t PIECE = 64 << 20;       // of what is filled when it is touched
+constexpr uint64_t ALIGNMENT = 512;        // cuMemAlloc guarantees at least 256
+constexpr uint64_t GAP = 2 << 20;          // after each allocation, so that overruns do not reach the next one
+constexpr uint8_t UNWRITTEN = 0xa5;        // contents of new memory, which CUDA leaves undefined
+constexpr uint64_t PIECE = 64 << 20;       // unit of memory that is filled on first access
 
 enum class Kind { DEVICE, PINNED, MANAGED, REGISTERED, MODULE };
 
 struct Allocation {
     uint64_t address, size;
     uint8_t* host;
-    uint64_t mapped;  // bytes to unmap; 0: somebody else's
+    uint64_t mapped;  // bytes to unmap; 0: not owned
     Kind kind;
     int device;
-    const void* context = nullptr;  // it goes with; none where it was allocated in the order of a stream
-    bool going = false;  // a stream is to free it
+    const void* context = nullptr;  // freed with it; null for stream-ordered allocations
+    bool going = false;  // a queued operation will free it
 };
 
-// Never destroyed: work may go on while the process ends.
+// Never destroyed: work may continue while the process exits.
 inline std::mutex& lock = *new std::mutex;
 inline std::map<uint64_t, Allocation>& by_address = *new std::map<uint64_t, Allocation>;
 inline uint64_t next_address = FIRST_ADDRESS;
-inline uint64_t changes = 1;  // counts what was added and taken away
-inline uint64_t used[64] = {};  // of each device
+inline uint64_t changes = 1;  // counts allocations and frees
+inline uint64_t used[64] = {};  // bytes, per device
 
-// Pages that hold the pattern without being written: a file's, copied when they are.
+// Pages that contain the pattern without being written: a private mapping of a file, copied on write.
 inline uint8_t* map_unwritten(uint64_t size) {
     const int protection = PROT_READ | PROT_WRITE;
     void* at = mmap(nullptr, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -65,7 +65,7 @@ inline uint8_t* map_unwritten(uint64_t size) {
 
 inline uint64_t page_aligned(uint64_t size) { return (size + 4095) & ~uint64_t{4095}; }
 
-// Whether there is memory behind each of these bytes: a size is what somebody says.
+// Whether all of these bytes are mapped: sizes come from the program and may be wrong.
 inline bool is_mapped(const uint8_t* at, uint64_t size) {
     const uint64_t begin = reinterpret_cast<uint64_t>(at) & ~uint64_t{4095};
     const uint64_t bytes = page_aligned(reinterpret_cast<uint64_t>(at) + size - begin);
@@ -73,7 +73,7 @@ inline bool is_mapped(const uint8_t* at, uint64_t size) {
     return mincore(reinterpret_cast<void*>(begin), bytes, pages.data()) == 0;
 }
 
-// An address for `size` bytes that nothing had before: one that was freed is never valid again.
+// An unused address for `size` bytes: freed addresses are not reused, so they never become valid again.
 inline uint64_t new_address(uint64_t size) {
     const uint64_t address = next_address;
     next_address += (size + GAP + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -86,7 +86,7 @@ inline void add(const Allocation& a) {
     if (a.kind == Kind::DEVICE) used[a.device] += a.size;
 }
 
-// 0 where there is no room.
+// 0 if there is not enough memory.
 inline uint64_t allocate(uint64_t size, Kind kind, int device, const void* context, uint64_t capacity) {
     std::lock_guard<std::mutex> hold(lock);
     const bool on_device = kind == Kind::DEVICE;
@@ -131,7 +131,7 @@ inline void release_all(const void* context) {
     }
 }
 
-// Whether a stream may free what begins at `address`: once.
+// Marks the allocation at `address` as to be freed by a stream; false if it already is.
 inline bool begin_release(uint64_t address) {
     std::lock_guard<std::mutex> hold(lock);
     const auto it = by_address.find(address);
@@ -155,7 +155,7 @@ inline bool find(uint64_t address, Allocation& out) {
 
 inline bool is_device_address(uint64_t address) { return address >= FIRST_ADDRESS; }
 
-// How much of `size` bytes from `address` on is memory of CUDA's.
+// Whether none, some or all of `size` bytes at `address` are CUDA's memory.
 enum class Part { NONE, SOME, WHOLE };
 
 inline Part part_of(uint64_t address, uint64_t size) {
@@ -165,7 +165,7 @@ inline Part part_of(uint64_t address, uint64_t size) {
     return next != by_address.end() && next->first - address < size ? Part::SOME : Part::NONE;
 }
 
-// Where `size` bytes from `address` on lie on the host, or null: they are not all in one allocation.
+// Host memory of `size` bytes at `address`; null if they are not all in one allocation.
 inline uint8_t* on_host(uint64_t address, uint64_t size) {
     if (!is_device_address(address)) return reinterpret_cast<uint8_t*>(address);
     Allocation a;

@@ -1,4 +1,4 @@
-// A cubin that is loaded, and its kernels.
+// A loaded cubin and its kernels.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct CUmod_st : std::enable_shared_from_this<CUmod_st> {
     CUcontext context;
     std::vector<std::unique_ptr<struct CUfunc_st>> functions;
     std::map<std::string, std::pair<uint64_t, uint64_t>> globals;  // (address, bytes)
-    std::vector<uint64_t> areas;  // of variables
+    std::vector<uint64_t> areas;  // allocations of its variables
 };
 
 struct Parameter {
@@ -31,13 +31,13 @@ struct CUfunc_st {
     int64_t cluster[3];
     std::vector<Parameter> parameters;
     std::string bank[2];       // constant bank 0 of a launch, without and with clusters
-    int64_t block_at, grid_at, cluster_at, reciprocals_at, clusters_at, cluster_ctas_at;  // in bank 0; -1: not there
-    std::map<int, std::string> constants;      // of the other banks
-    std::map<int, uint64_t> constant_areas;    // of those that programs may write: `__constant__`
+    int64_t block_at, grid_at, cluster_at, reciprocals_at, clusters_at, cluster_ctas_at;  // offsets in bank 0; -1: none
+    std::map<int, std::string> constants;      // contents of the other banks
+    std::map<int, uint64_t> constant_areas;    // allocations of banks that programs may write: `__constant__`
     std::string listing, targets;
-    std::vector<std::pair<int64_t, std::string>> lines;  // of the source, by address
+    std::vector<std::pair<int64_t, std::string>> lines;  // source lines by address
     int64_t reserved_smem, local_bytes;
-    int64_t max_dynamic_smem = 0;  // as the host allows
+    int64_t max_dynamic_smem = 0;  // as set by the host
     int64_t carveout = -1;
     bool large_clusters = false;
     emulator::Code* code = nullptr;
@@ -48,7 +48,7 @@ struct CUfunc_st {
 
 namespace modules {
 
-// What the reader wrote of one cubin.
+// Parses the reader's description of one cubin.
 inline std::shared_ptr<CUmod_st> describe(const std::string& text, const Device& device, CUcontext context) {
     reader::Fields fields(text);
     auto module = std::make_shared<CUmod_st>();
@@ -96,7 +96,7 @@ inline std::shared_ptr<CUmod_st> describe(const std::string& text, const Device&
             const int64_t address = fields.number();
             f->lines.emplace_back(address, fields.text());
         }
-        // Registers bound it too, in the units in which warps get them.
+        // Registers limit it, too, in units of their allocation.
         const int64_t per_warp = (f->registers * 32 + device.register_unit - 1) / device.register_unit * device.register_unit;
         const int64_t by_registers = per_warp ? device.registers_per_cta / per_warp / device.warp_granularity * device.warp_granularity * 32 : 1024;
         f->max_threads = std::min({f->max_threads, by_registers, device.threads_per_cta});

@@ -1,7 +1,7 @@
-// libnvidia-ml.so.1: as much of NVML's public API as nvidia-ml-py and Attune call. What a board of
-// the table would show at rest, or what the file that ATTUNE_SOFTWARE_NVML names says at that
-// moment: "sm_clock_mhz=900 reasons=64 1:temperature_c=80" (of device 1 alone), and codes that
-// functions answer: "nvmlDeviceGetPowerUsage=3", "1:*=3 1:nvmlDeviceGetName=0" (of all but one).
+// libnvidia-ml.so.1: the part of NVML's public API that nvidia-ml-py and Attune call. Values are those of an
+// idle board of the table, or those currently in the file named by ATTUNE_SOFTWARE_NVML:
+// "sm_clock_mhz=900 reasons=64 1:temperature_c=80" (the last for device 1 only), and return codes of functions:
+// "nvmlDeviceGetPowerUsage=3", "1:*=3 1:nvmlDeviceGetName=0" (all functions but one).
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -20,10 +20,10 @@ struct Handle {
     int number;
     bool is_slice;
 };
-std::vector<Device> devices;  // as the environment names them when the first session begins
-std::vector<Handle> handles;  // the GPUs, then the slices
+std::vector<Device> devices;  // from the environment at the first initialisation
+std::vector<Handle> handles;  // GPUs, then MIG slices
 
-// What was said of a device (-1: of the system) under `name`.
+// The file's value `name` of a device (-1: of the system).
 bool find(const std::string& name, int device, int64_t& value) {
     const char* path = std::getenv("ATTUNE_SOFTWARE_NVML");
     std::ifstream file(path ? path : "");
@@ -44,7 +44,7 @@ int64_t setting(const char* name, int device, int64_t otherwise) {
     return otherwise;
 }
 
-// The code that this call of `function` is to answer.
+// The return code that the file sets for this call of `function`.
 int planted(std::string function, int device) {
     if (const size_t at = function.rfind("_v"); at != std::string::npos) function.resize(at);
     int64_t code = SUCCESS;
@@ -61,7 +61,7 @@ int put(char* to, unsigned size, const std::string& text) {
 
 const Device& of(const Handle* handle) { return devices[static_cast<size_t>(handle->number)]; }
 
-// A figure that a board has only where it is said.
+// A value that exists only if the file sets it.
 int put_said(unsigned* to, const char* name, const Handle* handle) {
     int64_t value;
     if (!find(name, handle->number, value)) return NOT_SUPPORTED;
@@ -156,7 +156,7 @@ int nvmlDeviceGetIndex(const Handle* handle, unsigned* number) {
 }
 int nvmlDeviceGetName(const Handle* handle, char* to, unsigned size) {
     BOARD
-    return put(to, size, of(handle).name.substr(0, of(handle).name.find(SLICE)));  // of the whole GPU
+    return put(to, size, of(handle).name.substr(0, of(handle).name.find(SLICE)));  // name of the whole GPU
 }
 int nvmlDeviceGetUUID(const Handle* handle, char* to, unsigned size) {
     BOARD
@@ -265,7 +265,7 @@ struct Process {
     unsigned long long memory_bytes;
     unsigned gpu_instance, compute_instance;
 };
-// Somebody else's, where there is to be one: foreign_pid, with all of memory_used_bytes.
+// Another process, if foreign_pid is set: it uses all of memory_used_bytes.
 int nvmlDeviceGetComputeRunningProcesses_v3(const Handle* handle, unsigned* count, Process* out) {
     BOARD
     const int64_t pid = setting("foreign_pid", handle->number, 0);
@@ -281,7 +281,7 @@ int nvmlDeviceGetEccMode(const Handle* handle, unsigned* now, unsigned* after_re
     *now = *after_reset = static_cast<unsigned>(setting("ecc", handle->number, 1));
     return SUCCESS;
 }
-// Types: 0 corrected, 1 not; of all time or since the driver was loaded.
+// Types: 0 corrected, 1 uncorrected; in total or since the driver was loaded.
 int nvmlDeviceGetTotalEccErrors(const Handle* handle, int type, int, unsigned long long* count) {
     BOARD
     if (!setting("ecc", handle->number, 1)) return NOT_SUPPORTED;

@@ -1,7 +1,7 @@
-// What is queued on streams. One thread does it, in the order of queueing or, where a test gives a
-// seed (virtual_clock.h: `order`), in another order that CUDA allows: that of each stream, behind
-// the events that it waits for, and the legacy stream between what comes before and behind it on
-// streams that block. The device has a clock of its own, whose times mean nothing.
+// Work queued on streams. One thread executes it in the order of queueing or, if a test gives a seed
+// (virtual_clock.h: `order`), in another order that CUDA allows: work of each stream in order and after the
+// events that it waits for, and the legacy stream ordered with all blocking streams. The device's clock is
+// virtual; its times mean nothing.
 #pragma once
 
 #include <cuda.h>
@@ -23,23 +23,23 @@
 #include "virtual_clock.h"
 
 struct CUctx_st {
-    int device = 0;  // of the visible ones
+    int device = 0;  // index among the visible ones
     bool primary = false;
     int retained = 0;
     std::set<struct CUstream_st*> streams;
-    CUresult error = CUDA_SUCCESS;  // sticky: all that comes later answers it
+    CUresult error = CUDA_SUCCESS;  // sticky: returned by all later calls
     uint64_t pending = 0, pending_of_null = 0;
 };
 
 namespace queue {
 
-// Done on the queue's thread; returns its error and adds the time it took to `ns`.
+// Executed on the queue's thread; returns its error and adds its time to `ns`.
 using Work = std::function<CUresult(double& ns)>;
 
 struct Operation {
     Work work;
     CUgraphNodeType type;
-    std::vector<size_t> after;  // operations of the same graph that come first
+    std::vector<size_t> after;  // operations of the same graph that it depends on
 };
 
 }  // namespace queue
@@ -57,10 +57,10 @@ struct Capture {
     CUgraph graph;
     CUstream origin;
     CUstreamCaptureMode mode;
-    std::thread::id thread;  // that began it
+    std::thread::id thread;  // that began the capture
     bool invalid = false;
     std::set<CUstream> joined, unjoined;  // `unjoined`: with work that the origin has not waited for
-    std::map<CUstream, std::vector<size_t>> last;  // operations that the next one of a stream follows
+    std::map<CUstream, std::vector<size_t>> last;  // by stream: operations that its next one depends on
     unsigned long long id;
 };
 
@@ -75,9 +75,9 @@ struct CUstream_st {
 struct CUevent_st {
     CUcontext context;
     unsigned flags = 0;
-    uint64_t recorded = 0, reached = 0;  // how often it was queued and come to
+    uint64_t recorded = 0, reached = 0;  // how often it was queued and executed
     double time_ns = 0;
-    Capture* capture = nullptr;  // it was recorded in
+    Capture* capture = nullptr;  // the capture in which it was recorded
     CUstream captured_on = nullptr;
     std::vector<size_t> captured_after;
 };
@@ -88,39 +88,39 @@ struct Entry {
     CUcontext context;
     CUstream stream;
     Work work;
-    CUevent event = nullptr;  // that it waits for, until it was come to so often
+    CUevent event = nullptr;  // waits until this event was reached so many times
     uint64_t times = 0;
 };
 
-// Never destroyed: the queue's thread waits for them while the process ends.
+// Never destroyed: the queue's thread waits on them while the process exits.
 inline std::mutex& lock = *new std::mutex;
 inline std::condition_variable &came = *new std::condition_variable, &went = *new std::condition_variable;
 inline std::deque<Entry>& waiting = *new std::deque<Entry>;
 inline double clock_ns = 1e6;
-inline std::string& last_fault = *new std::string;  // what a kernel did wrong, in words
+inline std::string& last_fault = *new std::string;  // the last error of a kernel, as a sentence
 
-inline int awaited = 0;  // calls of the host that wait for something
-inline thread_local bool in_callback = false;  // a function of the program runs on the queue's thread
+inline int awaited = 0;  // host calls that are waiting
+inline thread_local bool in_callback = false;  // a host function of the program is running on the queue's thread
 
-// Whether `later` may not begin before `entry` has ended.
+// Whether `later` must not begin before `entry` has ended.
 inline bool comes_first(const Entry& entry, const Entry& later) {
     if (entry.context != later.context) return false;
     if (entry.stream == later.stream) return true;
-    const CUstream other = entry.stream ? entry.stream : later.stream;  // beside the legacy one
+    const CUstream other = entry.stream ? entry.stream : later.stream;  // the one that is not the legacy stream
     return (!entry.stream || !later.stream) && !(other->flags & CU_STREAM_NON_BLOCKING);
 }
 
 inline bool may_begin(size_t n) {
     const Entry& entry = waiting[n];
-    const bool lost = entry.context->error != CUDA_SUCCESS;  // nothing of it is done any more
+    const bool lost = entry.context->error != CUDA_SUCCESS;  // its work is not executed any more
     if (entry.event && entry.event->reached < entry.times && !lost) return false;
     for (size_t before = 0; before < n; before++)
         if (comes_first(waiting[before], entry)) return false;
     return true;
 }
 
-// The number of the one that is next. Another order than that of queueing shows where much is
-// queued: so it waits a little for more, as long as the host does not wait for it.
+// Index of the entry to execute next. Other orders are possible only if several entries are queued, so this
+// waits a little for more, unless the host is waiting.
 inline size_t choose(std::unique_lock<std::mutex>& hold) {
     if (!virtual_clock::shuffles()) return 0;
     for (size_t seen = 0; seen != waiting.size() && !awaited;) {
@@ -130,7 +130,7 @@ inline size_t choose(std::unique_lock<std::mutex>& hold) {
     std::vector<size_t> possible;
     for (size_t n = 0; n < waiting.size(); n++)
         if (may_begin(n)) possible.push_back(n);
-    // None: they wait for an event of a context that was lost.
+    // None possible: they wait for an event of a lost context.
     return possible.empty() ? 0 : possible[virtual_clock::draw(possible.size())];
 }
 
@@ -159,7 +159,7 @@ inline void work_off() {
 
 inline void push(CUcontext context, CUstream stream, Work work, CUevent event = nullptr, uint64_t times = 0) {
     static const bool started = [] {
-        std::thread(work_off).detach();  // ends with the process, whatever it executes
+        std::thread(work_off).detach();  // ends with the process, even while it executes
         return true;
     }();
     (void)started;
@@ -171,7 +171,7 @@ inline void push(CUcontext context, CUstream stream, Work work, CUevent event = 
     came.notify_one();
 }
 
-// The legacy default stream comes behind all blocking streams, and they behind it.
+// The legacy default stream and all blocking streams wait for each other.
 inline bool is_idle(CUcontext context, CUstream stream) {
     if (stream) return stream->pending == 0;
     if (context->pending_of_null) return false;
@@ -180,7 +180,7 @@ inline bool is_idle(CUcontext context, CUstream stream) {
     return true;
 }
 
-// The host waits until it is so.
+// Blocks the host until the condition is true.
 template <typename F>
 CUresult wait_until(CUcontext context, std::unique_lock<std::mutex>& hold, F is_so) {
     awaited++;
@@ -200,7 +200,7 @@ inline CUresult wait_all(CUcontext context) {
     return wait_until(context, hold, [&] { return context->pending == 0; });
 }
 
-// The operations of a graph, in an order that it allows.
+// A graph's operations, in an order that its dependencies allow.
 inline std::vector<size_t> order_of(const std::vector<Operation>& operations) {
     std::vector<size_t> order, left(operations.size());
     for (size_t n = 0; n < left.size(); n++) left[n] = n;

@@ -1,5 +1,5 @@
-// Asks engine/software_gpu/reader.py, a process beside this one, what a cubin holds: the engine
-// reads cubins in one place, and in Python.
+// Reads cubins through engine/software_gpu/reader.py in a separate process, as the engine's reader of cubins is
+// in Python.
 #pragma once
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ extern char** environ;
 namespace reader {
 
 struct Answer {
-    uint32_t error;  // a CUresult; the text is then a sentence
+    uint32_t error;  // a CUresult; if not 0, the text is a message
     std::string text;
 };
 
@@ -45,10 +45,10 @@ inline int to_reader = -1, from_reader = -1;
 
 inline bool start() {
     if (to_reader >= 0) return true;
-    const char* command = std::getenv("ATTUNE_SOFTWARE_GPU_READER");  // a shell's
+    const char* command = std::getenv("ATTUNE_SOFTWARE_GPU_READER");  // a shell command
     int asks[2], answers[2];
     if (!command || pipe2(asks, O_CLOEXEC) || pipe2(answers, O_CLOEXEC)) return false;
-    // Its Python is to see nothing of this process's libraries and modules.
+    // Its Python must not use this process's libraries and modules.
     std::vector<char*> environment;
     for (char** e = environ; *e; e++)
         if (std::strncmp(*e, "LD_LIBRARY_PATH=", 16) && std::strncmp(*e, "PYTHONPATH=", 11)) environment.push_back(*e);
@@ -67,7 +67,7 @@ inline bool start() {
     return true;
 }
 
-// `base`: addresses of the cubin's variables begin there.
+// `base`: first address of the cubin's variables.
 inline Answer read_cubin(const void* cubin, uint64_t size, uint64_t base) {
     static std::mutex lock;
     std::lock_guard<std::mutex> hold(lock);
@@ -82,7 +82,7 @@ inline Answer read_cubin(const void* cubin, uint64_t size, uint64_t base) {
     return answer;
 }
 
-// Numbers and texts in the order that reader.py writes them.
+// Numbers and strings in the order in which reader.py writes them.
 class Fields {
 public:
     explicit Fields(const std::string& text) : text_(text) {}

@@ -1,5 +1,5 @@
-// The devices of this process: a line each of ATTUNE_SOFTWARE_GPU_TABLE, written by
-// engine/software_gpu/process_environment.py in the order of these fields.
+// The devices of this process: one line each in ATTUNE_SOFTWARE_GPU_TABLE, which
+// engine/software_gpu/process_environment.py writes in the order of these fields.
 #pragma once
 
 #include <algorithm>
@@ -50,15 +50,15 @@ inline const std::vector<Device>& all_devices() {
 inline constexpr char SLICE[] = " MIG ";  // in the name of a part of a GPU
 inline bool is_slice(const Device& d) { return d.name.find(SLICE) != std::string::npos; }
 
-inline std::string uuid_bytes(int number) {  // 16 of them: made of the number alone
+inline std::string uuid_bytes(int number) {  // 16 bytes, derived from the number only
     std::string bytes = "AttuneSoftGPU";
     bytes.resize(16, '\0');
-    bytes[0] = static_cast<char>('A' + number);  // CUDA takes the beginning of one
+    bytes[0] = static_cast<char>('A' + number);  // distinct first bytes, as CUDA accepts a UUID's beginning
     bytes[15] = static_cast<char>(number + 1);
     return bytes;
 }
 
-inline std::string uuid_text(int number, bool slice) {  // as NVML writes the driver's bytes
+inline std::string uuid_text(int number, bool slice) {  // in NVML's format
     std::string text = slice ? "MIG-" : "GPU-";
     const std::string bytes = uuid_bytes(number);
     for (size_t n = 0; n < bytes.size(); n++) {
@@ -77,8 +77,8 @@ inline std::string pci_bus_id(int number) {
 }
 
 // The devices in CUDA's order, as CUDA C++ Programming Guide, "CUDA environment variables", says:
-// the fastest first, or by PCI address where CUDA_DEVICE_ORDER=PCI_BUS_ID; of these, those that
-// CUDA_VISIBLE_DEVICES names by number or by the beginning of a UUID, up to the first that is none.
+// the fastest first, or by PCI address with CUDA_DEVICE_ORDER=PCI_BUS_ID; of these, those that
+// CUDA_VISIBLE_DEVICES lists by number or by the beginning of a UUID, up to the first invalid one.
 inline const std::vector<int>& visible_devices() {
     static const std::vector<int> visible = [] {
         std::vector<int> all, found;

@@ -1,7 +1,6 @@
-// What a test sets: how the device's own clock misbehaves, in which order streams go on, and which
-// calls fail. By
-// `softwareGpuSet("noise=0.01 drift=0.02")`, one after the other, or for a whole process by
-// ATTUNE_SOFTWARE_GPU_SET; an empty text takes everything back. No time of it is a measurement.
+// Settings for tests: noise and drift of the device's virtual clock, the order in which streams execute, and
+// calls that fail. Set by `softwareGpuSet("noise=0.01 drift=0.02")`, or for a whole process by
+// ATTUNE_SOFTWARE_GPU_SET; an empty string resets everything. Its times are no measurements.
 #pragma once
 
 #include <cuda.h>
@@ -21,12 +20,12 @@ struct Settings {
     std::map<std::string, double> numbers;
     struct Failure {
         CUresult code;
-        int64_t after;  // so many calls succeed first
-        bool sticky;    // it breaks the context
+        int64_t after;  // number of calls that succeed first
+        bool sticky;    // the context is lost
     };
-    std::map<std::string, Failure> failures;  // by function
+    std::map<std::string, Failure> failures;  // by function name
     std::mt19937_64 random, order;
-    double noise = 1;  // of this sample
+    double noise = 1;  // factor of the current sample
 
     double number(const char* name, double otherwise) const {
         const auto known = numbers.find(name);
@@ -38,26 +37,26 @@ inline std::mutex& lock = *new std::mutex;
 inline Settings& settings = *new Settings;
 inline std::atomic<bool> fails{false}, orders{false};
 
-// The newest CUDA that the driver says it knows: 12020 for 12.2.
+// The CUDA version that the driver reports: 12020 for 12.2.
 inline int driver_version(int otherwise) {
     std::lock_guard<std::mutex> hold(lock);
     return static_cast<int>(settings.number("driver_version", otherwise));
 }
 
-// Memory of the GPU that other processes hold.
+// GPU memory used by other processes.
 inline uint64_t foreign_bytes() {
     std::lock_guard<std::mutex> hold(lock);
     return static_cast<uint64_t>(settings.number("foreign_bytes", 0));
 }
 
-// Whether what is queued is done in an order that the seed draws, of those that CUDA allows.
+// Whether queued work is executed in a random order, of those that CUDA allows.
 inline bool shuffles() { return orders; }
 inline size_t draw(size_t count) {
     std::lock_guard<std::mutex> hold(lock);
     return std::uniform_int_distribution<size_t>(0, count - 1)(settings.order);
 }
 
-// 0: done, else the number of the word that is not understood, from 1 on.
+// Returns 0, or the number of the first word that is not understood, counted from 1.
 inline int set(const std::string& text) {
     std::lock_guard<std::mutex> hold(lock);
     Settings made;
@@ -80,7 +79,7 @@ inline int set(const std::string& text) {
             made.numbers[name] = given;
             continue;
         }
-        // cuGraphInstantiateWithFlags=2, …=2@5: from the sixth call on, …=719!: the context is lost
+        // cuGraphInstantiateWithFlags=2; …=2@5: from the sixth call on; …=719!: the context is lost
         Settings::Failure failure{static_cast<CUresult>(given), 0, false};
         if (*end == '!') failure.sticky = true, end++;
         if (*end == '@') failure.after = std::strtoll(end + 1, &end, 10);
@@ -100,11 +99,11 @@ inline const bool from_environment = [] {
     return given && set(given) == 0;
 }();
 
-// The error that this call of `function` is to answer.
+// The error that this call of `function` shall return.
 inline CUresult planted(const char* function, CUresult& sticky) {
     if (!fails) return CUDA_SUCCESS;
     std::lock_guard<std::mutex> hold(lock);
-    std::string name = function;  // without its version: cuMemAlloc_v2
+    std::string name = function;  // without its version suffix, as in cuMemAlloc_v2
     if (const size_t at = name.rfind("_v"); at != std::string::npos) name.resize(at);
     const auto known = settings.failures.find(name);
     if (known == settings.failures.end() || known->second.after-- > 0) return CUDA_SUCCESS;
@@ -112,14 +111,14 @@ inline CUresult planted(const char* function, CUresult& sticky) {
     return known->second.code;
 }
 
-// A new sample begins: an event was recorded.
+// Begins a new sample, when an event is recorded.
 inline void begin_sample() {
     std::lock_guard<std::mutex> hold(lock);
     std::normal_distribution<double> normal;
     settings.noise = std::exp(settings.number("noise", 0) * normal(settings.random));
 }
 
-// What a kernel of so many CTAs takes that would take `ns`, at this time, on this memory.
+// The time with noise and drift of a kernel of `ctas` CTAs and `ns`, at the given time, with this memory.
 inline double taken_ns(double ns, int64_t ctas, double now_ns, uint64_t memory) {
     std::lock_guard<std::mutex> hold(lock);
     if (settings.numbers.empty()) return ns;

@@ -1,5 +1,5 @@
 // Cooperative groups: blocks, tiles of a warp, coalesced threads, clusters, and the grid. Tiles of
-// several warps are not here.
+// several warps are not supported.
 #pragma once
 
 namespace cooperative_groups {
@@ -14,7 +14,7 @@ COH_INLINE unsigned tile_mask(unsigned size) {
 }
 COH_INLINE unsigned nth_lane(unsigned mask, unsigned rank) { return __fns(mask, 0, (int)rank + 1); }
 
-// Values of any size, eight bytes at a time.
+// Moves values of any size, eight bytes at a time.
 template <class Value, class Move>
 COH_INLINE Value by_words(const Value &v, Move move) {
     static_assert(std::is_trivially_copyable<Value>::value, "lanes exchange plain values");
@@ -42,7 +42,7 @@ COH_INLINE void gather(unsigned mask, const Value &v, Value *values, coh::Site s
 
 }  // namespace details
 
-// Lanes of one warp: what tiles and coalesced groups share.
+// Lanes of one warp: base of tiles and coalesced groups.
 class coalesced_group {
 public:
     COH_METHOD void sync(COH_SITE) const { coh::warp_sync(mask_, site); }
@@ -86,7 +86,7 @@ public:
         return by_rank(__match_all_sync(mask_, v, &predicate, site));
     }
 
-    // Not CUDA's: for the functions of this file.
+    // Not part of CUDA's interface: used by the functions of this file.
     explicit coalesced_group(unsigned mask, unsigned part = 0, unsigned parts = 1)
         : mask_(mask), part_(part), parts_(parts) {}
     COH_METHOD unsigned coh_mask() const { return mask_; }
@@ -144,7 +144,7 @@ public:
     }
 };
 
-// Threads of a block whose number is known at run time only: a block, or lanes of a warp.
+// A group whose size is known only at run time: a block, or lanes of a warp.
 class thread_group {
 public:
     thread_group(const thread_block &) : lanes_(0), is_block_(true) {}
@@ -218,7 +218,7 @@ COH_INLINE cluster_group this_cluster() { return cluster_group(); }
 class grid_group {
 public:
     COH_METHOD static bool is_valid() { return true; }
-    template <int = 0>  // only a kernel that calls it needs all its CTAs at once
+    template <int = 0>  // a template, as only kernels that call it need all CTAs at once
     COH_METHOD void sync(COH_SITE) const {
         (void)coh::NeedsWholeGrid<>::noted;
         coh::grid_sync(site);

@@ -1,4 +1,4 @@
-// Of the driver's API, the types that device code speaks of.
+// Types of the driver API that device code uses.
 #pragma once
 #include "cuda_runtime.h"
 

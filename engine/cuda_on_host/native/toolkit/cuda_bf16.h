@@ -13,7 +13,7 @@
 #define COH_FROM(KIND, MODE) __##KIND##2bfloat16_##MODE
 #include "half_functions.h"
 
-// Of one format to the other.
+// Conversions between the two formats.
 __attribute__((always_inline)) inline __half::__half(const __nv_bfloat16 &other)
     : __half((float)other) {}
 __attribute__((always_inline)) inline __nv_bfloat16::__nv_bfloat16(const __half &other)

@@ -16,7 +16,7 @@ typedef __half2 half2;
 typedef __half nv_half;
 typedef __half2 nv_half2;
 
-// Not in COH_FROM's pattern, or named otherwise than BF16's.
+// Functions that do not fit COH_FROM's pattern, or are named differently from BF16's.
 COH_INLINE float __half2float(__half h) { return coh::half_to_float(h.__x); }
 COH_INLINE __half __float2half(float f) { return __half(f); }
 COH_INLINE __half __double2half(double d) { return __half(d); }

@@ -17,7 +17,7 @@ COH_INLINE __nv_fp8_storage_t to_fp8(float v, __nv_saturation_t saturation,
                                      __nv_fp8_interpretation_t kind) {
     const bool is_e4m3 = kind == __NV_E4M3;
     if (saturation == __NV_NOSAT) {
-        // Beyond half a step above the largest number; NaN comes out of the conversion.
+        // More than half a step above the largest number. NaN is handled by the conversion.
         const bool too_large = is_e4m3 ? fabsf(v) > 464.0f : fabsf(v) >= 61440.0f;
         if (too_large) return (is_e4m3 ? 0x7f : 0x7c) | (signbit(v) ? 0x80 : 0);
     }
@@ -27,7 +27,7 @@ COH_INLINE __nv_fp8_storage_t to_fp8(float v, __nv_saturation_t saturation,
 COH_INLINE float from_fp8(__nv_fp8_storage_t bits, __nv_fp8_interpretation_t kind) {
     return kind == __NV_E4M3 ? ptx::widen(ptx::E4M3{bits}) : ptx::widen(ptx::E5M2{bits});
 }
-// A power of two. Saturation: the largest one; otherwise NaN.
+// Converts to a power of two. Out of range: the largest one with saturation, otherwise NaN.
 COH_INLINE __nv_fp8_storage_t to_e8m0(double v, __nv_saturation_t saturation, cudaRoundMode mode) {
     if (v != v) return 0xff;
     v = fabs(v);
@@ -131,7 +131,7 @@ COH_LAZY __nv_bfloat162_raw __nv_cvt_e8m0x2_to_bf162raw(__nv_fp8x2_storage_t v) 
             __nv_cvt_e8m0_to_bf16raw((__nv_fp8_storage_t)(v >> 8)).x};
 }
 
-// Numbers round by saturating; scale factors round up.
+// Conversions of numbers saturate; scale factors round up.
 #define COH_FP8(NAME, NUMBER_TO, FROM)                                                   \
     struct __nv_fp8_##NAME {                                                             \
         __nv_fp8_storage_t __x;                                                          \

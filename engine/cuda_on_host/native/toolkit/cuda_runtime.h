@@ -1,5 +1,5 @@
-// Types, built-in variables and intrinsics are known without this header. Host code is not compiled,
-// so of the runtime's API only the versions are here.
+// Types, built-in variables and intrinsics are declared without this header. Host code is not
+// compiled, so only the version macros of the runtime API are here.
 #pragma once
 
 #define CUDART_VERSION 12080

@@ -2,7 +2,7 @@
 // and once by cuda_bf16.h, which define the names used here; hence no `#pragma once`.
 //
 // Every operation is computed exactly or in float64 and rounded once, as the device's add, mul and
-// fma are. The device's h2exp and its like may differ from that by a last bit.
+// fma are. The device's h2exp and similar functions may differ from that in the last bit.
 
 struct COH_RAW {
     unsigned short x;
@@ -110,7 +110,7 @@ COH_LAZY float __low2float(COH_H2 a) { return (float)a.x; }
 COH_LAZY float __high2float(COH_H2 a) { return (float)a.y; }
 COH_LAZY COH_H2 __lowhigh2highlow(COH_H2 a) { return COH_H2(a.y, a.x); }
 
-// ---- arithmetic: a function of the PTX instruction for the type and for its pair ----
+// ---- arithmetic: the PTX instruction for the type and for its pair ----
 #define COH_UNARY(NAME, NAME2, ...)                                                      \
     COH_LAZY COH_H NAME(COH_H h) {                                                     \
         const auto a = coh::format_of(h);                                                \

@@ -1,5 +1,6 @@
-// Warp matrix functions. How a fragment's elements lie over the lanes is unspecified; here as mma.sync
-// has them. Sums are computed in float64 (integers exactly) and rounded once.
+// Warp matrix functions. CUDA does not specify how a fragment's elements are distributed over the
+// lanes; here it is mma.sync's layout. Sums are computed in float64 (integers exactly) and rounded
+// once.
 #pragma once
 
 #include "cuda_fp16.h"
@@ -47,7 +48,8 @@ struct IsKnown<unsigned char> : std::true_type {};
 template <>
 struct IsKnown<int> : std::true_type {};
 
-// Element i of a lane in a matrix of `rows` x `columns`: blocks of 8 rows, a row to four lanes.
+// Position of a lane's element i in a matrix of `rows` x `columns`: blocks of 8 rows, four lanes a
+// row.
 template <int ROWS, int COLUMNS>
 struct Place {
     static constexpr int per_lane = ROWS * COLUMNS / 32, run = COLUMNS >= 8 ? 2 : 1;
@@ -69,7 +71,7 @@ COH_INLINE To narrowed(From v) {
 template <class Element>
 COH_INLINE double widened(const typename Stored<Element>::type &v) {
     if constexpr (std::is_same<Element, precision::tf32>::value) {
-        return coh_bit_cast<float>(coh_bit_cast<uint32_t>(v) & ~0x1fffu);  // what the unit reads
+        return coh_bit_cast<float>(coh_bit_cast<uint32_t>(v) & ~0x1fffu);  // ignored by TF32
     } else if constexpr (sizeof(v) == 2) {
         return (double)(float)v;
     } else {
@@ -89,10 +91,10 @@ class fragment {
 public:
     using element_type = Element;
     using storage_element_type = typename details::Stored<Element>::type;
-    // B is kept by columns, as the instruction takes it.
+    // B is stored by columns, as the instruction expects it.
     static constexpr int coh_rows = is_b ? n : m, coh_columns = is_a || is_b ? k : n;
     using coh_place = details::Place<coh_rows, coh_columns>;
-    // A and B in half are held twice, as on every GPU.
+    // Elements of A and B in half are stored twice, as on a GPU.
     static constexpr int num_elements = coh_place::per_lane *
                                         ((is_a || is_b) && std::is_same<Element, __half>::value &&
                                                  coh_place::per_lane == 8
@@ -169,7 +171,7 @@ struct Multiply {
     const C *c;
     bool saturate;
 
-    // Looks into the registers of all lanes, which the check build would take for a mistake.
+    // Reads the registers of all lanes, which the check build would report as an error.
     __attribute__((no_sanitize("thread"))) static void all_lanes(void **operands, uint32_t) {
         using PlaceA = typename A::coh_place;
         using PlaceB = typename B::coh_place;

@@ -1,1 +1,1 @@
-// Empty: everything of it is known before a kernel's source.
+// Empty: cuda_on_host.h already declares the contents.

@@ -1,9 +1,9 @@
 // Assigns CTAs of nearly equal time to SMs, one after another.
 //
-// SMs whose CTAs are all equal stay in step, and none takes two CTAs more than another. A CTA that does a
-// little less than the others, for a partial query tile, shifts its SM in time: if several of its slots fall
-// free before the first one of another SM, it takes several of the last CTAs. The shift is taken from
-// simulated samples; each run starts with another one.
+// SMs with only equal CTAs stay in lockstep: their numbers of CTAs differ by at most one. A CTA that takes a
+// little less time than the others, because of a partial query tile, shifts its SM in time: if several of its
+// slots become free before the first one of another SM, it takes several of the last CTAs. The shift is taken
+// from simulated samples; each run starts with another sample.
 #include "numbers.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct Launch {
 double run(const Launch& in, Numbers& numbers) {
     const int32_t resident = in.resident;
     const double* offsets = in.offsets + numbers.below(in.samples) * resident;
-    // By SM and slot: its shift in cycles, and the number of CTAs it has had.
+    // By SM and slot: shift in cycles, and number of CTAs taken.
     std::vector<double> late(in.num_sms * resident, 0.0);
     std::vector<int32_t> had(in.num_sms * resident, 0), taken(in.num_sms, 0);
     int64_t next = 0;
@@ -41,7 +41,7 @@ double run(const Launch& in, Numbers& numbers) {
     };
     for (int32_t slot = 0; slot < resident; ++slot)
         for (int32_t sm = 0; sm < in.num_sms && next < in.num_ctas; ++sm) take(sm, slot);
-    using Event = std::pair<double, int32_t>;  // when a slot falls free, and which
+    using Event = std::pair<double, int32_t>;  // when a slot becomes free, and its index
     std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events;
     const auto follow = [&](int32_t at, double now) {
         const int32_t rounds = had[at] * resident, slot = at % resident;
@@ -69,10 +69,10 @@ double run(const Launch& in, Numbers& numbers) {
 
 // Cycles until the last CTA ends, for each run, in `cycles`.
 //
-//   is_cut   [num_ctas] in order of starting
+//   is_cut   [num_ctas] whether a CTA has a partial tile, in launch order
 //   ends     [most + 1] cycles of 0, 1, … equal CTAs on one SM
-//   offsets  [samples, resident] when the slots of equal CTAs fall free, to the last of them
-//   shifts   [resident, resident] how much later they do with a cut CTA in each slot
+//   offsets  [samples, resident] when the slots of equal CTAs become free, relative to the last of them
+//   shifts   [resident, resident] how much later they become free with a partial CTA in each slot
 extern "C" __attribute__((visibility("default"))) void attune_dispatch(
     const uint8_t* is_cut, int64_t num_ctas, const double* ends, int32_t most,
     const double* offsets, int32_t samples, const double* shifts, int32_t resident,

@@ -5,12 +5,12 @@
 
 class Numbers {
 public:
-    // Evenly distributed from 0 to n - 1.
+    // Uniformly distributed from 0 to n - 1.
     int32_t below(int32_t n) {
         return static_cast<int32_t>((next() >> 33) % static_cast<uint64_t>(n));
     }
 
-    // Evenly distributed from -1 to 1.
+    // Uniformly distributed from -1 to 1.
     double even() { return static_cast<double>(next() >> 11) / 4503599627370496.0 - 1.0; }
 
 private:

@@ -1,8 +1,8 @@
-// CTAs of several lengths on all SMs: which runs where, and when the last one ends.
+// CTAs of several lengths on all SMs: where each one runs, and when the last one ends.
 //
-// Resident CTAs share their SM evenly: one of kind k advances by 1 / costs[k][n] per cycle while n are
-// resident. The first CTAs of each SM, which start together, have more work, and end one after another. Which
-// CTA is last may depend on a few cycles, so the result is averaged over several runs in which CTAs take
+// Resident CTAs share their SM equally: a CTA of kind k completes 1 / costs[k][n] of its work per cycle while
+// n are resident. The first CTAs of each SM start together and take longer, and end one after another. Which
+// CTA ends last may depend on a few cycles, so the result is averaged over several runs in which CTAs take
 // slightly more or less time.
 #include "numbers.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 struct Cta {
     int32_t kind;
-    double left;  // share of its work
+    double left;  // remaining share of its work
 };
 
 struct Sm {
@@ -53,7 +53,7 @@ double run(const Launch& in, Numbers& numbers) {
     const auto row = [&](const Sm& sm, const Cta& cta) {
         return cta.kind * (in.resident + 1) + static_cast<int32_t>(sm.ctas.size());
     };
-    // When an SM's next CTA ends; ties go to the SM that has had fewest CTAs.
+    // When an SM's next CTA ends; in a tie, the SM that has taken the fewest CTAs comes first.
     using Event = std::tuple<double, int32_t, int32_t>;
     std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events;
     const auto follow = [&](int32_t i) {
@@ -98,11 +98,11 @@ double run(const Launch& in, Numbers& numbers) {
 
 // Cycles until the last CTA ends, averaged over `runs`.
 //
-//   order    [num_ctas] kind of each CTA, in order of starting
-//   costs    [kinds, resident + 1] cycles of one of n CTAs beside each other
-//   equal    [kinds, resident + 1] the same of n equal ones that start at once
-//   start    [resident + 1] what n different ones that start at once take more
-//   first_work  [resident] how much of its work each of as many has that start at once
+//   order    [num_ctas] kind of each CTA, in launch order
+//   costs    [kinds, resident + 1] cycles of a CTA while n are resident
+//   equal    [kinds, resident + 1] cycles of each of n equal CTAs that start together
+//   start    [resident + 1] additional cycles of each of n different CTAs that start together
+//   first_work  [resident] factor on the work of the CTA in each slot if all slots start together
 //   spread   standard deviation of a CTA's work, as a share of it
 extern "C" __attribute__((visibility("default"))) double attune_share_sms(
     const int32_t* order, int64_t num_ctas, const double* costs, const double* equal,

@@ -1,4 +1,4 @@
-// Two functions that CuPy names and NVIDIA's wheel of headers leaves out (CUDA runtime API, profiler
+// Two functions that CuPy uses and that NVIDIA's wheel of headers lacks (CUDA runtime API, profiler
 // control).
 #pragma once
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
-// cooperative_groups::memcpy_async: cp.async by the group's threads in turn, one group of copies a
-// call.
+// cooperative_groups::memcpy_async: cp.async distributed over the group's threads, one commit group
+// per call.
 #pragma once
 
 #include "../cooperative_groups.h"

@@ -1,4 +1,4 @@
-// cooperative_groups::reduce of tiles and coalesced threads: in the order of the ranks.
+// cooperative_groups::reduce of tiles and coalesced threads, in order of rank.
 #pragma once
 
 #include "../cooperative_groups.h"
