@@ -1,10 +1,10 @@
-"""What must stand first: threads of BLAS, Hypothesis, and none of the user's settings.
+"""Set-up before any import: BLAS threads, Hypothesis, isolation from the user's settings.
 
 Every `ATTUNE_…` variable is cleared or points into a folder of this test run, so that tests neither
-see nor change what a person has kept; compiled kernels are shared by all tests of the run. Only
-the variables that speak of the tests themselves are left: `ATTUNE_TESTS_CACHE` names a folder in
-which a run within a run finds what the outer one has compiled, `ATTUNE_TESTS_NATIVE` one in which
-the steps of `.ci/run` share what compilers made and nothing that is known of a kernel's time.
+read nor change the user's files; compiled kernels are shared by all tests of the run. Only two
+variables for the tests are kept: `ATTUNE_TESTS_CACHE` names a folder in which a nested run finds
+what the outer run has compiled, `ATTUNE_TESTS_NATIVE` one in which the steps of `.ci/run` share
+the output of compilers, but no times of kernels.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from software_nvml import SoftwareNvml
 
-# The xdist workers fill the cores already. Threads of BLAS and torch on top of them wait for each
-# other by spinning, which has made a test of 0.2 s take 14 s.
+# The xdist workers use all cores. Additional threads of BLAS and torch wait for each other by
+# spinning, which made a test of 0.2 s take 14 s.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# An example's time says more about the other processes of the machine than about the code.
+# No deadline: the time of an example depends mostly on other processes of the machine.
 settings.register_profile("attune", deadline=None)
 settings.load_profile("attune")
 
 _OF_THE_TESTS = ("ATTUNE_CHROMIUM", "ATTUNE_REQUIRE_BROWSER", "ATTUNE_SOFTWARE_", "ATTUNE_TESTS_")
-# Of the cache: what is stored by its content.
+# The parts of the cache that are stored by content.
 _COMPILED = ("cpu", "software_gpu", "cubin", "machine_code")
 _BUILDS = (*_COMPILED, "sass")
 _FOLDERS = ("ATTUNE_CACHE_DIR", "ATTUNE_DATA_DIR", "ATTUNE_LOCK_DIR")
@@ -59,8 +59,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Once per run: the workers of xdist inherit the environment of their parent."""
-    gc.disable()  # what is imported and collected stays: it need not be walked again and again
+    """Set the environment once per run; xdist workers inherit it."""
+    gc.disable()  # imported and collected objects are permanent, so walking them is a waste
     if config.option.cpu_time:
         config.pluginmanager.register(CpuTime())
     if hasattr(config, "workerinput"):
@@ -70,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     ]:
         del os.environ[name]
     root = config.stash[_ROOT] = Path(tempfile.mkdtemp(prefix="attune-tests-"))
-    # The bytecode of the tree is kept: each of a run's many processes would compile it anew.
+    # Write bytecode, as otherwise each process of the run would compile the tree again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     for name in _FOLDERS:
@@ -87,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """A run of several workers needs all that is C++, and needs it soon."""
+    """Start building all C++ libraries if the run has several workers."""
     config = session.config
     if not config.getoption("tx", None) or config.option.collectonly:
         return
@@ -104,10 +104,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """`pytest -m gpu` runs in one process: several would measure each other's work.
+    """Run `pytest -m gpu` in one process, as several would disturb each other's measurements.
 
-    With `--software-gpu` the run begins anew in a process that finds the driver in software, whose
-    libraries are built into the person's own cache.
+    With `--software-gpu` the run restarts in a process that finds the software driver, whose
+    libraries are built into the user's cache.
     """
     if (gpus := config.option.software_gpu) and "ATTUNE_SOFTWARE_GPU_TABLE" not in os.environ:
         from engine.base.errors import AttuneError, ToolMissing
@@ -118,11 +118,11 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         except ToolMissing as missing:
             print(f"skipped, as there is no GPU in software: {missing}")
             return 0
-        except AttuneError as error:  # a compile that failed or took too long, an unknown GPU
+        except AttuneError as error:  # a failed or slow compile, an unknown GPU
             raise pytest.UsageError(f"no GPU in software can be made: {error}") from None
         command = [sys.executable, "-m", "pytest", *config.invocation_params.args]
         os.execve(sys.executable, [*command, "-m", "gpu"], environment)
-    if config.option.software_gpu:  # one of its own for each process
+    if config.option.software_gpu:  # each process has its own
         return None
     if re.search(r"(?<!not )\bgpu\b", config.option.markexpr) and not hasattr(
         config, "workerinput"
@@ -140,19 +140,19 @@ def software_nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SoftwareNv
 
 @pytest.fixture
 def nothing_ships(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without the figures of kernels that ship: what is not simulated is not known."""
+    """Hide the shipped figures of kernels, so that only what is simulated has a time."""
     from engine.history import shipped
 
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "no_figures")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The browser's stories first: a long one at the end would keep one worker alone."""
+    """Put browser stories first, as a long one at the end would run alone."""
     items.sort(key=lambda item: item.path.parent.name != "browser")
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays: no collection of garbage walks it again."""
+    """Freeze imported and collected objects for the garbage collector."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -169,14 +169,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def sass_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`sass` reads files in a process of its own, which takes a second to start; that it does is
-    proven in test_apart.py."""
+    """Read files in this process, as starting the one that `sass` uses takes a second
+    (tests/cli/test_apart.py tests it)."""
     monkeypatch.setattr("engine.cli.sass.run_apart", lambda run, args, _: run(args))
 
 
 @pytest.fixture
 def set_local_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """What CUDA says of this machine's GPU: its name and UUID, or why there is none."""
+    """Return a function that sets the detected GPU (name and UUID), or why there is none."""
 
     def put(why: str | None = None, *, name: str = "NVIDIA L4", uuid: str = "GPU-1") -> None:
         monkeypatch.setattr("engine.backends.cuda.availability._local_gpu", lambda: (why, name))
@@ -187,7 +187,7 @@ def set_local_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def set_history(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
-    """Which history commands open."""
+    """Return a function that sets the history which commands open."""
 
     def put(history: object) -> None:
         for command in ("bounds", "profile", "variants"):

@@ -1,4 +1,4 @@
-"""`pytest --cpu-time`: the CPU time that tests take, whatever else the machine does."""
+"""`pytest --cpu-time` prints the CPU time of each test file, independent of other load."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _NAME = "cpu_s"
 
 
 def _seconds() -> float:
-    """Of this process and of those that it has waited for."""
+    """Return the CPU time of this process and of its children that have ended."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 class CpuTime:
-    """Each worker measures its tests; their parent adds them up by file."""
+    """A plugin: each worker measures its tests, and the parent sums them by file."""
 
     def __init__(self) -> None:
         self._by_file: Counter[str] = Counter()

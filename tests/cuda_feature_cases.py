@@ -1,5 +1,5 @@
-"""CUDA features as small kernels of 32 threads with what each thread must compute, and those that the
-CPU backend lacks with the sentence that says so."""
+"""CUDA features as small kernels of 32 threads with the expected result of each thread, and those
+that the CPU backend lacks, with what their error names."""
 
 # ruff: noqa: E501  a case is a line
 
@@ -24,13 +24,13 @@ Expected = float | Callable[[int], float]
 
 @dataclass(frozen=True)
 class Group:
-    """Features that share a source. A body computes `r` from the lane `t`."""
+    """Features that share a source; each body computes `r` from the lane `t`."""
 
     name: str
     features: Mapping[str, tuple[str, Expected]]
     top: str = ""
     relative_error: float = 2e-3
-    ctas: int = 1  # that each kernel is launched with, as one cluster; the first one's `r` counts
+    ctas: int = 1  # CTAs of each launch, as one cluster; `r` of the first CTA is checked
     arch: str = DEFAULT_ARCH
 
     def source(self, names: list[str]) -> str:
@@ -87,7 +87,7 @@ class Group:
 
 
 def lacking_sentence(top: str, body: str, folder: Path) -> str:
-    """The sentence with which a source that uses a feature is refused, "" when it compiles."""
+    """Return the error for a source that uses a feature, "" if it compiles."""
     path = folder / "lacking.cu"
     path.write_text(f'{top}\nextern "C" __global__ void f(float *out) {{\n{body}\n}}\n')
     try:
@@ -117,13 +117,13 @@ def _both(
 
 
 def _e4m3(value: float) -> float:
-    """To nearest even, of a number in range."""
+    """Round a number in range to E4M3, to nearest even."""
     step = 2.0 ** (max(math.floor(math.log2(value)), -6) - 3) if value else 1.0
     return round(value / step) * step
 
 
 def _wmma(shape: str, kind: str, sums: str) -> str:
-    """A of ones but for a 2 in the last row, B of twos, C of ones: D = 2k + 1, 4k + 1 in that row."""
+    """Return a test with A = 1 (2 in the last row), B = 2, C = 1: D = 2k + 1, 4k + 1 in that row."""
     m, n, k = (int(x) for x in shape.split("x"))
     stored = "float" if "tf32" in kind else kind
     return f"""
@@ -277,7 +277,7 @@ GROUPS = (
     }, top="#include <vector>\n#include <cstdio>\n__global__ void k2(float *p) {}\nvoid launch(float *p, cudaStream_t s) { k2<<<1, 32, 0, s>>>(p); cudaDeviceSynchronize(); }\nint main() { std::vector<float> v(3); float *p; cudaMalloc(&p, 4); launch(p, 0); }"),
 )  # fmt: skip
 
-# name -> (top, body, what the sentence names)
+# name → (top, body, what the error names)
 LACKING = {
     "cluster_group below sm_90": ("#include <cooperative_groups.h>", "cooperative_groups::this_cluster().sync();", "thread block clusters"),
     "cuda::barrier, cuda::pipeline": ("#include <cuda/barrier>", "", "libcu"),

@@ -1,4 +1,4 @@
-"""A config of a variant that takes a problem."""
+"""Find a config of a variant that supports a problem."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernels.variant import Variant
 
 @functools.cache
 def configs(variant: Variant) -> tuple[dict[str, int], ...]:
-    """Every combination of the variant's tunables."""
+    """Yield every combination of the variant's tunables."""
     names = [t.name for t in variant.tunables]
     values = itertools.product(*(t.values for t in variant.tunables))
     return tuple(dict(zip(names, row, strict=True)) for row in values)
@@ -26,11 +26,11 @@ def fitting_config(
 
 
 def is_taken(variant: Variant, problem: Problem) -> bool:
-    """Whether some config takes the problem."""
+    """Return True if a config supports the problem."""
     return any(variant.unsupported(problem, c) is None for c in configs(variant))
 
 
 def takes_seqlen(variant: Variant, seqlen: int) -> bool:
-    """Whether some config takes problems of this length."""
+    """Return True if a config supports problems of this length."""
     problem = Problem(1, 1, seqlen, variant.head_dims[0], dtype=variant.dtypes[0])
     return is_taken(variant, problem)

@@ -1,4 +1,4 @@
-"""What the tests of hostile files share: a valid file, every place in it, and ways to spoil it."""
+"""Helpers for tests of untrusted files: a valid file, all places in it, and ways to damage it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = ImportOptions(variant="v", batch=1, num_heads=1, seqlen=8, head_dim=8)
 
 
 def plain(sentence: str) -> str:
-    """The sentence, checked to be one that may be shown anywhere."""
+    """Check that the sentence is safe to show anywhere, and return it."""
     assert sentence.isprintable(), sentence
     assert sentence.endswith(".")
     assert len(sentence) < 500
@@ -25,7 +25,7 @@ def plain(sentence: str) -> str:
 
 
 def outcome(data: bytes, name: str = "evil.json") -> str:
-    """The refusal, checked to be one plain sentence; "" when the file is a valid snapshot."""
+    """Return the error of reading `data`, checked to be one safe sentence; "" if it is valid."""
     try:
         loads(data, name=name)
     except SnapshotError as error:
@@ -42,7 +42,7 @@ Place = tuple[str | int, ...]
 
 
 def places(value: Any, path: Place = ()) -> Iterator[Place]:
-    """Every place of a JSON value, containers included."""
+    """Yield the path of every value in a JSON value, including containers."""
     yield path
     if isinstance(value, (dict, list)):
         items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -76,7 +76,7 @@ NUMBERS = [p for p in ALL if type(value_at(p)) in (int, float) or value_at(p) is
 
 
 def import_outcome(data: bytes) -> None:
-    """Import the data: a plain sentence, or a snapshot that can be written and read."""
+    """Check that importing gives one safe sentence, or a snapshot that can be saved and read."""
     try:
         snapshot = import_measurements(data, name="x", options=SIZES)
     except SnapshotError as error:
@@ -97,7 +97,7 @@ HOSTILE_TEXTS = [
 ]
 ACTING_TEXTS = ["\x1b[2Jgone", "nul\x00", "\u202eright to left", "\u2066isolate", "\x9b31m"]
 
-# Of every kind of formatting one; short enough for a title.
+# One of each kind of formatting, short enough for a title.
 PROBE = (
     "![evil](http://evil/p) <img src=http://evil/q> **evil** `evil` $evil$ :red[evil] "
     ":material/evil: :100: www.evil.x a@evil.x"
@@ -105,7 +105,7 @@ PROBE = (
 
 
 def probe_snapshot() -> Snapshot:
-    """A snapshot with the probe at every place that takes it, names of limits included."""
+    """Return a snapshot with the probe in every text that accepts it, names of limits included."""
     raw = filled(PROBE, STRINGS)
     for of in raw["evaluations"][0]["passes"]:
         of["occupancy"]["limits"][PROBE] = 1
@@ -113,7 +113,7 @@ def probe_snapshot() -> Snapshot:
 
 
 def filled(value: Any, paths: Iterable[Place]) -> dict[str, Any]:
-    """The valid file with `value` at each of these places in turn, wherever it stays valid."""
+    """Yield the valid file with `value` at each of these places in turn, if it stays valid."""
     raw = whole()
     for path in paths:
         if path[0] == "summary":

@@ -1,8 +1,8 @@
-"""Makes a process believe that it has a GPU: `install` runs before anything of it is used.
+"""A made-up GPU for a process: call `install` before anything asks for the GPU.
 
 Times are made up: known, and 1.5 times as long on the GPU whose UUID ends in b. With num_splits=4,
-S = 48 kills the process, as a driver may, and after S = 96 its GPU cannot be used: whatever the
-same process evaluates from then on is a LAUNCH_ERROR.
+S = 48 kills the process, as a driver may, and after S = 96 its CUDA context is broken: everything
+that the process evaluates from then on is a LAUNCH_ERROR.
 """
 
 from __future__ import annotations

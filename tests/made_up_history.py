@@ -1,4 +1,4 @@
-"""A history whose resources are made up: no compiler, no simulator, predictions by roofline."""
+"""A history with made-up resources: no compiler, no simulator, predictions by roofline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.model.equations import Calibration, CtaCurve
 from engine.model.kernel import Estimate, Kernel, estimate, pass_reports
 from kernels.variant import Variant
 
-# Of a pass by its number: registers per thread.
+# Registers per thread of each pass.
 RegistersOf = Callable[[LaunchPlan, int], int]
 
 
@@ -58,12 +58,12 @@ class MadeUpHistory(History):
         return None
 
 
-# What the ladder's first passes compiled to on an L4: registers per thread by head_dim.
+# Registers per thread of compiled first passes on an L4, by head_dim.
 _REGISTERS = {4: 43, 32: 64, 64: 95, 96: 128, 128: 161}
 
 
 def compiled_on_an_l4() -> MadeUpHistory:
-    """The listed registers, or as many as a CTA of the plan's size may have; later passes 32."""
+    """Return a history with the listed registers, else as many as a CTA of this size may have."""
 
     def registers(plan: LaunchPlan, number: int) -> int:
         if number:
@@ -76,7 +76,7 @@ def compiled_on_an_l4() -> MadeUpHistory:
 
 @dataclass(frozen=True)
 class Times:
-    """Taken times in place of those of sessions."""
+    """Known times given by a test instead of sessions."""
 
     of: Mapping[str, tuple[KnownTime, ...]]  # by GPU
 
@@ -98,6 +98,6 @@ def estimate_of(
     calibration: Calibration | None = None,
     curve: CtaCurve | None = None,
 ) -> Estimate:
-    """The estimate of a plan whose resources are given."""
+    """Return the estimate of a plan with given resources."""
     kernel = Kernel.of(variant, device, plan.config)
     return estimate(kernel, plan, pass_reports(kernel, plan, resources), calibration, curve)

@@ -1,8 +1,8 @@
-"""Build what is C++ of the project's own, beside the tests that will ask for it.
+"""Build the project's C++ libraries in a process beside the tests.
 
-`tests/conftest.py` starts this as a process with a run of several workers. A test that comes to a
-library first waits for it here; without it the app's worker would build it at the lowest priority,
-which between two busy workers takes minutes. What cannot be built is said where it is needed.
+`tests/conftest.py` starts it in runs with several workers. A test that needs a library earlier
+waits for this process; otherwise the app's worker would build it at the lowest priority, which
+takes minutes beside two busy workers. A failed build is reported by the test that needs it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Made-up evaluations with known truth, for the tests of searches and their results."""
+"""Made-up evaluations with known times, for tests of searches and their results."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def evaluation(
     device: str = "L4",
     registers: int = 64,
 ) -> Evaluation:
-    """An evaluation that passed with this time, or one that failed with this status."""
+    """Return an evaluation that passed with this time, or failed with this status."""
     passed = status is Status.PASSED
     return Evaluation(
         status=status,
@@ -110,7 +110,7 @@ def row(
 
 
 class Landscape:
-    """An `Evaluate` with a known time for every config; counts what it is asked for."""
+    """An `Evaluate` with a known time for every config, which records the requests."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Landscape:
 
 
 def bowl(request: EvaluationRequest) -> float:
-    """Best at num_splits=8, threads_per_row=4, block_n=64; every step away costs."""
+    """Return a time that is lowest at num_splits=8, threads_per_row=4, block_n=64."""
     best = {"num_splits": 8, "threads_per_row": 4, "block_n": 64}
     factor = 1.0
     for name, value in request.config.items():
@@ -139,7 +139,7 @@ def bowl(request: EvaluationRequest) -> float:
 
 
 class SimulatedCandidates:
-    """`Candidates` on a simulated device; `failing` are found out after their first run."""
+    """`Candidates` on a simulated device; those in `failing` fail after their first run."""
 
     def __init__(
         self, device: SimulatedDevice, names: Sequence[str], failing: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""Evaluations and snapshots that look real and are plainly test data."""
+"""Evaluations and snapshots with realistic values, marked as test data."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ ENVIRONMENT: dict[str, Any] = {
 
 
 def snapshot_maker(**changes: Any) -> Snapshot:
-    """A complete snapshot: every part of the schema is used. The same one every time."""
+    """Return a snapshot that uses every part of the schema, the same one every time."""
     values: dict[str, Any] = {
         "id": "0123456789abcdef" * 2,
         "title": "Test data: KV-split on an L4",
@@ -174,7 +174,7 @@ _NCU_UNITS = ("nsecond", "byte", "byte", "byte", "%", "%", "register/thread", ""
 
 
 def ncu_export(*launches: tuple[str, int], columns: str = "", values: str = "") -> bytes:
-    """The raw page of `ncu --csv`; (kernel, nanoseconds). The figures are made up."""
+    """Return the raw page of `ncu --csv` for (kernel, nanoseconds), with made-up figures."""
     names = ",".join(f'"{metric}"' for metric in METRICS)
     units = ",".join(f'"{unit}"' for unit in _NCU_UNITS)
     lines = [f'"ID","Kernel Name","Block Size","Grid Size"{columns},{names}']

@@ -1,7 +1,7 @@
-"""A cache folder of a test's own, in which what was compiled and simulated is the whole run's.
+"""A cache folder for one test that shares the compiled and simulated entries of the whole run.
 
 The runtime of the CPU backend takes ten seconds to compile, a kernel up to one, and its simulation
-about as long; all three are stored by content.
+about as long; all three are stored under hashes of their inputs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SHARED = ("cpu", "cubin", "machine_code", "sass", "software_gpu")
 
 
 def own_cache(folder: Path, shared: Iterable[str] = SHARED) -> Path:
-    """`folder` as a cache: new but for what is compiled and simulated, or a part of that."""
+    """Make `folder` a new cache that shares the compiled and simulated entries, or some of them."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name in shared:
         of_run = cache_root() / name

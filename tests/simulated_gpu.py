@@ -1,7 +1,7 @@
-"""A simulated GPU with known true times: what the sampler is tested against.
+"""A simulated GPU with known true times, for tests of the sampler.
 
 Its clock ramps up from idle, drifts and throttles; its samples jitter and have outliers; time is
-virtual, so that hours of measuring take seconds. It shows nothing to a user as a GPU's latency.
+virtual, so that hours of measuring take seconds. Its times are never shown to a user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.measure.statistics import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """The SM clock falls to `clock_share` of what it would be, and NVML says why."""
+    """The SM clock falls to `clock_share` of its value, and NVML reports the reason."""
 
     start_s: float
     end_s: float
@@ -31,24 +31,24 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedConditions:
-    """How the simulated GPU misbehaves. Shares are of the time or clock they belong to."""
+    """Disturbances of the simulated GPU. Shares are of the time or clock they belong to."""
 
     noise: float = 0.01  # standard deviation of ln(time)
     outlier_share: float = 0.0  # of the samples
     outlier_factor: float = 1.5
-    drift: float = 0.0  # amplitude of a slow swing of the clock
+    drift: float = 0.0  # amplitude of a slow oscillation of the clock
     drift_period_s: float = 7.0
     wander: float = 0.0  # standard deviation of the clock's random walk, per √s
     ramp_s: float = 0.1  # time constant of the clock's rise from idle
     heat_s: float = 20.0  # time constant of the temperature under load
-    wake_factor: float = 1.0  # slowness of the first launch after a rest
+    wake_factor: float = 1.0  # slow-down of the first launch after a pause
     throttles: tuple[Throttle, ...] = ()
     reports_clock: bool = True
     placement: float = 0.0  # standard deviation of ln(time) between placements of one kernel
     timer_step_us: float = 0.0  # times are multiples of it
 
 
-# Noise as on a good machine, and everything else that goes wrong on a bad one.
+# The noise of a good machine with all other disturbances of a bad one.
 ROUGH = SimulatedConditions(
     noise=0.01, outlier_share=0.03, drift=0.02, wander=0.003, wake_factor=1.2
 )
@@ -60,8 +60,8 @@ class SimulatedDevice:
 
     Args:
         true_us: the time of each candidate at the boost clock.
-        cold_factor: what a cold L2 costs.
-        sample_s: how long one sample keeps the device busy (a graph of many launches).
+        cold_factor: slow-down by a cold L2.
+        sample_s: device time of one sample (a graph of many launches).
     """
 
     true_us: Mapping[str, float]
@@ -88,7 +88,7 @@ class SimulatedDevice:
         return self.placement_count
 
     def time_once(self, candidate: str, kind: LatencyKind, placement: int = 0) -> float:
-        """One sample in µs; moves the virtual clock on."""
+        """Return one sample in µs and advance the virtual clock."""
         c = self.conditions
         self._advance(self.sample_s, busy=True)
         time_us = self.true_us[candidate] * (self.cold_factor if kind == "device_cold" else 1.0)
@@ -140,7 +140,7 @@ class SimulatedDevice:
         return next(active, None)
 
     def _clock_share(self) -> float:
-        """The SM clock as a share of the boost clock."""
+        """Return the SM clock as a share of the boost clock."""
         c = self.conditions
         idle = self.idle_mhz / self.boost_mhz
         share = 1 - (1 - idle) * math.exp(-self._busy / c.ramp_s)
@@ -156,10 +156,10 @@ def verdict_counts(
     settings: SamplerSettings | None = None,
     seed: int = 0,
 ) -> Counter[Verdict]:
-    """What the sampler says of a candidate whose true time is `ratio` times the incumbent's.
+    """Count the sampler's verdicts on a candidate whose true time is `ratio` × the incumbent's.
 
     Args:
-        comparisons: how many runs, each on a device of its own.
+        comparisons: number of runs, each on its own device.
     """
     verdicts: Counter[Verdict] = Counter()
     for run_seed in range(seed, seed + comparisons):

@@ -1,7 +1,7 @@
-"""Which cases of a large table every test run takes, and which are left to slower ones.
+"""Marks for the cases of large tables: which run always, which are slow, which exhaustive.
 
-`pytest` takes a few of each table, `pytest -m slow` (part of `.ci/run`) more of them, and
-`pytest -m exhaustive` the rest: the ladder grows, and the time that people wait does not.
+`pytest` runs a few of each table, `pytest -m slow` (part of `.ci/run`) more of them, and
+`pytest -m exhaustive` the rest, so that a longer ladder does not make the usual run longer.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pytest
 
 
 def one_in(every: int, cases: Sequence[Any], offset: int = 0, slow: int = 1) -> list[Any]:
-    """The cases with marks: each `every`-th has none, of the others each `slow`-th is slow.
+    """Return the cases with marks: each `every`-th has none, of the others each `slow`-th is slow.
 
-    A case that is a tuple is unpacked; what is left is exhaustive. `every` and the number of cases
-    a kernel has should have no common divisor, so that kernels do not all show the same ones.
+    All others are exhaustive. A case that is a tuple is unpacked. `every` and the number of cases
+    of a kernel should have no common divisor, so that kernels run different cases.
     """
     marked, others = [], 0
     for index, case in enumerate(cases):
@@ -32,7 +32,7 @@ def one_in(every: int, cases: Sequence[Any], offset: int = 0, slow: int = 1) -> 
 
 
 def slow_ones(every: int, cases: Sequence[Any]) -> list[Any]:
-    """The cases with marks: each `every`-th is slow, the others are exhaustive."""
+    """Return the cases with marks: each `every`-th is slow, the others are exhaustive."""
     return [
         _marked(case, pytest.mark.exhaustive if index % every else pytest.mark.slow)
         for index, case in enumerate(cases)
@@ -40,12 +40,11 @@ def slow_ones(every: int, cases: Sequence[Any]) -> list[Any]:
 
 
 def of_each(cases: Sequence[Any], most: int = 1, every: int = 3, slow: int = 1) -> list[Any]:
-    """The cases of a table over the ladder with marks: `most` of each variant and no more.
+    """Return marked cases of a table over the ladder, at most `most` of each variant.
 
-    A case's first value is the variant or its id. Each `every`-th variant has one case without a
-    mark. What else there is of the `most` cases is slow, but of each `slow`-th variant alone; what
-    is left is exhaustive. Variants begin at different places of their cases, so that together they
-    show all of the table.
+    The first value of a case is the variant or its id. Each `every`-th variant has one case without
+    a mark. Its other `most` cases are slow for each `slow`-th variant; all others are exhaustive.
+    Variants start at different cases, so that together they cover the table.
     """
     numbers: dict[Any, list[int]] = defaultdict(list)
     for index, case in enumerate(cases):

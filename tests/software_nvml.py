@@ -1,4 +1,4 @@
-"""NVML of the GPUs in software, in this process: `pynvml` talks to it as to a driver's."""
+"""NVML of the software GPUs in this process, used by `pynvml` like that of a driver."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from engine.base.errors import ToolMissing
 from engine.software_gpu.process_environment import device_table, driver_folder
 
-# Of a line of native/table.h.
+# Fields of a line of native/table.h.
 _FIELDS = {"name": 0, "num_sms": 3, "clock_khz": 4, "memory_bytes": 5, "l2_bytes": 7, "power_w": 8}
 
 
 def described(gpu: str, **figures: object) -> str:
-    """The line of one GPU of the table, with these figures in place of its own."""
+    """Return the line of one GPU of the table, with these figures replaced."""
     fields = device_table(gpu).split(";")
     for name, value in figures.items():
         fields[_FIELDS[name]] = str(value)
@@ -24,7 +24,7 @@ def described(gpu: str, **figures: object) -> str:
 
 
 class SoftwareNvml:
-    """What NVML says from now on, until the test ends."""
+    """Sets the answers of NVML until the test ends."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
         try:
@@ -39,16 +39,16 @@ class SoftwareNvml:
         self.has()
 
     def has(self, *lines: str) -> None:
-        """These GPUs, in the order of the bus."""
+        """Set the GPUs, in bus order."""
         self._monkeypatch.setenv("ATTUNE_SOFTWARE_GPU_TABLE", "\n".join(lines))
         self.says("")
 
     def says(self, words: str) -> None:
-        """In the words of native/nvml.cpp."""
+        """Set the answers, in the format of native/nvml.cpp."""
         self._file.write_text(words)
 
     def uuid(self, number: int, kind: str = "GPU") -> str:
-        """Of a GPU, or of its slice ("MIG")."""
+        """Return the UUID of a GPU, or of its slice ("MIG")."""
         pynvml.nvmlInit()
         try:
             found = str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(number)))
@@ -58,5 +58,5 @@ class SoftwareNvml:
 
     @property
     def is_open(self) -> bool:
-        """Whether a session has not been ended."""
+        """Return True if an NVML session is still open."""
         return bool(pynvml.nvmlLib.nvmlShutdown() == 0)

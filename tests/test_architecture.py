@@ -23,7 +23,7 @@ TOP_LEVEL = {"app", "kernels", "engine", "tests", "sessions"} | {
     "CONTRIBUTING.md",
 }
 
-# Who may import whom, by top-level package.
+# Allowed imports by top-level package.
 MAY_IMPORT = {"kernels": {"kernels"}, "engine": {"engine", "kernels"}, "app": set(TOP_LEVEL)}
 
 
@@ -75,7 +75,7 @@ HEAVY = [
     "jinja2",
 ]
 
-# What evaluates and measures without what only the app and the sessions need.
+# Modules that evaluate and measure must not import what only the app and sessions need.
 MEASURING_PATH = [
     "engine",
     "engine.pipeline.evaluate",
@@ -97,7 +97,7 @@ MEASURING_PATH = [
 
 
 def test_importing_the_measuring_path_imports_nothing_heavy() -> None:
-    """The first line of the output names the module that has brought something heavy."""
+    """On failure the first line of the output names the module with a heavy import."""
     code = (
         "import importlib, sys\n"
         f"for module in {MEASURING_PATH!r}:\n"
@@ -112,7 +112,7 @@ def test_importing_the_measuring_path_imports_nothing_heavy() -> None:
 
 
 def imports_within(lazy: bool) -> dict[str, set[str]]:
-    """Module → the project's modules that it imports; those imported inside functions if `lazy`."""
+    """Return the project's modules that each module imports; inside functions too if `lazy`."""
     names = {module_name(p): p for top in ("kernels", "engine", "app") for p in modules(top)}
     graph: dict[str, set[str]] = {}
     for name, path in names.items():
@@ -126,7 +126,7 @@ def imports_within(lazy: bool) -> dict[str, set[str]]:
                 continue
             found = {full if full in names else base for full, base in wanted} & set(names)
             graph[name] |= found
-            if not lazy:  # what lies in another package imports that package's __init__ first
+            if not lazy:  # an import from another package runs that package's __init__ first
                 graph[name] |= {
                     package
                     for module in found
@@ -137,7 +137,7 @@ def imports_within(lazy: bool) -> dict[str, set[str]]:
 
 
 def packages_of(module: str) -> list[str]:
-    """`a.b.c` → a.b and a."""
+    """Return the packages of a module: a.b and a for `a.b.c`."""
     parts = module.split(".")
     return [".".join(parts[:n]) for n in range(1, len(parts))]
 
@@ -148,7 +148,7 @@ def module_name(path: Path) -> str:
 
 
 def statements(body: list[ast.stmt], lazy: bool) -> Iterator[ast.stmt]:
-    """Statements that run at import, and with `lazy` those in functions; never for types only."""
+    """Yield statements run at import, also those in functions if `lazy`, never for types only."""
     for node in body:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
@@ -184,7 +184,7 @@ def test_no_import_cycle_between_files_or_packages(lazy: bool) -> None:
 
 
 def packages_within(files: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Package → the other packages that its files import."""
+    """Return the other packages that the files of each package import."""
     packages: dict[str, set[str]] = {}
     for name, wanted in files.items():
         packages.setdefault(package_of(name), set()).update(map(package_of, wanted))
@@ -197,7 +197,7 @@ ENTRY_POINTS = {"engine.__main__", "engine.testing"}
 def engine_layers() -> dict[str, int]:
     """Return package → layer: one above the highest package that it imports, inside functions
     too. `engine` and `engine.testing`, which give the public names, and `python -m
-    engine` are doors.
+    engine` are entry points and not counted.
     """
     packages = packages_within(imports_within(lazy=True))
     layers: dict[str, int] = {}
@@ -215,8 +215,8 @@ def test_few_import_layers() -> None:
     assert max(layers.values()) <= MOST_LAYERS, layers
 
 
-# Libraries that know nothing of attention, and what each of them stands on. Of `kernels` they take
-# the folder of headers, the name of a standard of C++, and that a description is no part of code.
+# Libraries without imports of attention, and the packages each may import. From `kernels` they use
+# the folder of headers, the name of the C++ standard, and the parser that strips descriptions.
 LIBRARIES = {
     "engine.cuda_source": {"engine.base", "kernels.source_text", "kernels.variant"},
     "engine.cuda_on_host": {"engine.base", "engine.cuda_source", "kernels.variant"},
@@ -259,7 +259,7 @@ def test_an_import_cycle_is_found() -> None:
     ],
 )
 def test_a_package_says_what_it_holds(package: str) -> None:
-    """A docstring, and public names that are there."""
+    """A package has a docstring, and its public names exist."""
     shown = importlib.import_module(package)
     assert shown.__doc__
     for name in getattr(shown, "__all__", ()):
@@ -267,7 +267,7 @@ def test_a_package_says_what_it_holds(package: str) -> None:
 
 
 def test_the_command_line_starts_lightly() -> None:
-    """0.4 s on an idle machine; what would make it slow is seen by what is imported."""
+    """Heavy modules are not imported at start (0.4 s on an idle machine)."""
     code = "import sys, engine.cli\nprint(' '.join(n for n in sys.argv[1:] if n in sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code, *HEAVY, "scipy", "pandas"],
@@ -296,7 +296,7 @@ def test_no_file_is_longer_than_600_lines() -> None:
 
 
 def test_what_simulates_asks_nothing_that_only_explains() -> None:
-    """A change there is taken to change no simulated time (`engine.history.shipped`)."""
+    """Modules that simulate import none whose change does not make shipped figures old."""
     graph = imports_within(lazy=True)
     asked, found = ["engine.history.simulation", "engine.history.persistent"], set[str]()
     while asked:

@@ -1,4 +1,4 @@
-"""Runtime dependencies: bounded above, and locked by name and version alone."""
+"""Runtime dependencies have upper bounds and are locked by name and version."""
 
 from __future__ import annotations
 

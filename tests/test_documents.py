@@ -1,4 +1,4 @@
-"""The documents name what there is: links, files, commands, rooms."""
+"""Links, files, commands and packages named in the documents exist."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def text(path: Path) -> str:
 
 
 def anchors(path: Path) -> set[str]:
-    """The names that GitHub gives a document's headings."""
+    """Return the anchors that GitHub gives a document's headings."""
     headings = re.findall(r"^#+ (.+)$", text(path), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
@@ -80,9 +80,9 @@ def test_named_files_exist(path: Path) -> None:
 
 
 def commands(path: Path) -> list[str]:
-    """The command lines in a document's blocks, and in cells of tables whose head begins them."""
+    """Yield command lines in code blocks, and in table columns whose heading starts the command."""
     shown = fenced(path).replace("\\\n", " ")
-    # Up to what is a remark, another program's, or optional.
+    # Without comments, pipes to other programs, and optional parts.
     rest = r"((?:'[^']*'|\"[^\"]*\"|[^'\"#&\[\n])+)"
     lines = re.findall(rf"(?:^ *|^ *\$ |&& )attune {rest}", shown, re.MULTILINE)
     lines += re.findall(rf"python -m engine {rest}", shown)
@@ -108,7 +108,7 @@ def test_commands_are_found() -> None:
 
 
 def test_what_a_sentence_tells_people_to_type_is_understood() -> None:
-    """Inline in prose, where it is a whole command; `attune app` and the like."""
+    """Whole commands inline in prose, such as `attune app`, are valid."""
     shown = "\n".join(text(path) for path in DOCUMENTS)
     words = set(re.findall(r"`attune ([a-z][a-z-]+)", shown))
     assert len(words) > 5
@@ -119,7 +119,7 @@ def test_what_a_sentence_tells_people_to_type_is_understood() -> None:
 def test_the_readme_s_first_lines_print_what_it_says(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for the installation and the dashboard, which have tests of their own."""
+    """The first commands of the README print the quoted output (installation: test_wheel.py)."""
     monkeypatch.setenv("COLUMNS", "600")
     first = text(ROOT / "README.md").split("```")[1]
     shown = [part.splitlines() for part in re.split(r"^\$ attune ", first, flags=re.MULTILINE)[1:]]
@@ -143,7 +143,7 @@ def test_the_readme_s_python_runs_as_it_stands() -> None:
     assert done.failed == 0
 
 
-# Runs a README's examples, and prints what the project imported for them.
+# Runs the examples of a README and prints the packages they imported.
 _ALONE = """
 import doctest, sys
 done = doctest.testfile(sys.argv[1], module_relative=False, encoding="utf-8")

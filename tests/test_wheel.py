@@ -1,4 +1,4 @@
-"""What an installation holds: every file that the engine and the app read, and it works."""
+"""The wheel has every file that the engine and the app read, and an installation works."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setup
 
 
 def tracked(*tops: str) -> list[str]:
-    """The files of a commit made now."""
+    """Return the files that a commit made now would have."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *tops]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     return [name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
 
 
 def test_every_data_file_is_of_a_kind_that_is_installed() -> None:
-    """Documents and the pictures in them are read on GitHub, and not by any code."""
+    """All data files except documents and their pictures are of an installed kind."""
     text = "".join((ROOT / name).read_text() for name in tracked() if name.endswith(".md"))
     pictures = {Path(link).name for link in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)}
     data = [
@@ -48,13 +48,13 @@ def test_every_data_file_is_of_a_kind_that_is_installed() -> None:
 
 def is_installed(name: str) -> bool:
     package, _, path = name.partition("/")
-    # Of `**/*.h` and the like: any folder, none too.
+    # `**/` in a pattern like `**/*.h` matches any folder or none.
     patterns = [p.removeprefix("**/") for p in SETUPTOOLS["package-data"][package]]
     return any(fnmatch(path, p) for p in patterns)
 
 
 def test_every_pattern_names_a_file() -> None:
-    """One that does not is what is left of a folder that moved."""
+    """Every pattern of package data matches a file, so none is left from a moved folder."""
     for package, patterns in SETUPTOOLS["package-data"].items():
         for pattern in patterns:
             assert any((ROOT / package).glob(pattern)), (package, pattern)
@@ -62,7 +62,7 @@ def test_every_pattern_names_a_file() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built of the tree as it stands, by the build backend itself: nothing is downloaded."""
+    """Return a wheel of the working tree, made by the build backend without downloads."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in tracked():
         copy = folder / "tree" / name
@@ -77,7 +77,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the wheel; what Attune needs is the running one's."""
+    """Return a fresh environment with the wheel, and the dependencies of the running one."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder / "venv", with_pip=False, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "venv")]
@@ -87,20 +87,20 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     mine = [path for path in sys.path if path.endswith("site-packages")]
     (packages / "running.pth").write_text("\n".join(mine))
     for nvidia in (Path(path) / "nvidia" for path in mine):
-        # NVRTC is looked for beside the packages of the environment itself.
+        # NVRTC is looked up beside the packages of this environment.
         if nvidia.is_dir() and not (packages / "nvidia").exists():
             (packages / "nvidia").symlink_to(nvidia)
     return folder
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Without the checkout on the path, and without a warning for what others' packages do."""
+    """Return variables without the checkout on the path and without warnings of other packages."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON") and k != "PIP_USER"}
     return kept | {"HOME": str(folder), "ATTUNE_DATA_DIR": str(folder / "data")}
 
 
 def run(folder: Path, *command: str) -> str:
-    """A program of the environment, in a folder that is not the checkout."""
+    """Run a program of the environment outside the checkout."""
     (folder / "elsewhere").mkdir(exist_ok=True)
     done = subprocess.run(
         [str(folder / "venv/bin" / command[0]), *command[1:]],
@@ -141,7 +141,7 @@ def free_port() -> int:
 
 @pytest.mark.slow
 def test_an_installed_attune_starts_its_app(installed: Path) -> None:
-    """It answers on this machine alone, and ends when it is told to."""
+    """The app answers on the loopback only, and ends on a signal."""
     (installed / "elsewhere").mkdir(exist_ok=True)
     port = free_port()
     server = subprocess.Popen(
@@ -170,7 +170,7 @@ def test_an_installed_attune_starts_its_app(installed: Path) -> None:
 
 
 def answer(server: subprocess.Popen[str], url: str) -> int:
-    """The status of the first answer."""
+    """Return the status of the first response."""
     ends = time.monotonic() + 60
     while time.monotonic() < ends and server.poll() is None:
         try:

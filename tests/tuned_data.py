@@ -1,4 +1,4 @@
-"""A tuned config that tests keep and find."""
+"""A tuned config for tests."""
 
 from __future__ import annotations
 

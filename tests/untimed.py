@@ -1,4 +1,4 @@
-"""An evaluator for tests that ask for no latency."""
+"""An evaluator for tests that need no latency."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.pipeline.evaluate import Evaluator
 
 
 def untimed(backends: Mapping[BackendName, Backend] | None = None) -> Evaluator:
-    """It simulates no machine code, which takes most of an evaluation's time."""
+    """Return an evaluator that simulates no machine code, which is most of an evaluation's time."""
     evaluator = Evaluator(backends=backends)
     evaluator.evaluate = functools.partial(  # type: ignore[method-assign]
         evaluator.evaluate, simulates=False, counts=False

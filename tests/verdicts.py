@@ -1,4 +1,4 @@
-"""A verdict on a right result, to be changed with `dataclasses.replace`."""
+"""The verdict on a correct result, to be changed with `dataclasses.replace`."""
 
 from engine.attention.evaluation import Correctness
 

@@ -1,12 +1,12 @@
-"""The words of errors and of sentences that tests ask for: in `words.json`, and in no test.
+"""Names for the messages that tests check, with their words in `words.json`.
 
-    python tests/words.py             # prints the names whose words have changed
+    python tests/words.py             # prints names whose words have changed
     python tests/words.py --renew     # writes words.json
 
-Tests ask for names (`raises`, `says`), so that a rewording changes the sentence and one file. The
-words are read out of the source, where `{…}` stands for what is filled in. The name of an error is
-its code; any other sentence has its name here, and after a rewording its words are those of the
-source that come nearest.
+Tests check names (`raises`, `says`), so that a rewording changes the message and one file. The
+words are those of the source, with `{…}` for values that are filled in. The name of an error is its
+code; other messages are named in `words.json`, and after a rewording get the most similar words of
+the source.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = Path(__file__).with_name("words.json")
-_NEAR = 0.5  # of two texts of which one may be the other reworded, by difflib
-# C++: one literal after another, and what printf fills in.
+_NEAR = 0.5  # similarity by difflib from which a text may be the other one reworded
+# C++: adjacent string literals, and the fields of printf.
 _LITERALS = re.compile(r'"(?:[^"\\\n]|\\.)*"(?:\s+"(?:[^"\\\n]|\\.)*")*')
-# A constraint of a kernel's description, which is TOML.
+# The sentence of a constraint in a kernel's description (TOML).
 _CONSTRAINT = re.compile(r'^sentence = (?:"""(.*?)"""|"(.*?)"$)', re.S | re.M)
 _FIELD = re.compile(r"\{[^{}]+\}")
 _FIELD_OF_FIELD = re.compile(r"\{\{…\}:[^{}]*\}")
@@ -36,8 +36,8 @@ _FILLED_IN = re.compile(r"%[-+ #0]*[\d.*]*(?:hh|h|ll|l|z)?[diouxXeEfgGscp]|\{\w+
 
 @contextmanager
 def raises(kind: type[BaseException], name: str, *facts: str) -> Iterator[Any]:
-    """An error of this kind and with this code or these words, whose sentence names the facts: what
-    is filled in, a name or number or place."""
+    """Check for an error of this kind and code (without a code: with the words of this name), whose
+    message contains the facts: names, numbers or places that are filled in."""
     import pytest
 
     with pytest.raises(kind) as caught:
@@ -50,8 +50,8 @@ def raises(kind: type[BaseException], name: str, *facts: str) -> Iterator[Any]:
 
 
 def says(text: str | Iterable[str], name: str, *facts: str) -> bool:
-    """Whether a text, as a command prints it or a page shows it, has the words of this name, and
-    the facts as whole words. Of several texts, whether one of them does."""
+    """Return True if a text, or one of several, has the words of this name and the facts as whole
+    words."""
     if not isinstance(text, str):
         return any(says(each, name, *facts) for each in text)
     flat = " ".join(text.split())
@@ -77,8 +77,8 @@ def _on_file() -> dict[str, str]:
 
 @functools.cache
 def _source() -> tuple[list[tuple[str, str]], set[str]]:
-    """Code and words of every error that has a code, and the words of every string, of Python and
-    C++; of one that is filled in, of the whole of it."""
+    """Return (code, words) of every error with a code, and the words of all strings of the source,
+    Python and C++; of an f-string as a whole."""
     codes, texts = [], set()
     for path in (p for top in ("app", "engine", "kernels") for p in (ROOT / top).rglob("*.py")):
         parts = set()
@@ -106,7 +106,7 @@ def _source() -> tuple[list[tuple[str, str]], set[str]]:
 
 
 def coded() -> list[tuple[str, str]]:
-    """Code and words of every error in the source that has a code."""
+    """Return (code, words) of every error in the source that has a code."""
     return _source()[0]
 
 
@@ -116,13 +116,13 @@ def _is_sentence(node: ast.expr) -> bool:
 
 def _words(node: ast.expr) -> str:
     if isinstance(node, ast.JoinedStr):
-        # `{{name}:,}` is a field of a text that is formatted once more.
+        # `{{name}:,}` is a field of a text that is formatted again.
         return _FIELD_OF_FIELD.sub("{…}", "".join(_words(part) for part in node.values))
     return str(node.value) if isinstance(node, ast.Constant) else "{…}"
 
 
 def renewed(before: dict[str, str]) -> dict[str, str]:
-    """What is on file, by the source that stands here; a sentence that is gone is left out."""
+    """Return the names with the words of the present source, without messages that are gone."""
     codes, there = _source()
     now = dict(codes)
     for name, words in before.items():

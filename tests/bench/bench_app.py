@@ -1,17 +1,16 @@
-"""How fast the Tune page feels, in a real browser: `python tests/bench/bench_app.py`.
+"""Response times of the Tune and Kernels pages in a browser: `python tests/bench/bench_app.py`.
 
-Cold start begins with an empty cache: from starting the server to the first prediction on the page
-of a browser that is open, and from Run to the first verdict (which compiles the CPU runtime and
-loads PyTorch). The slider and the step buttons are timed in the browser, from the key press or
-click to the first painted frame in which the tile shows the new figure: once with a rest between
-steps, and once as fast as they can follow each other, while the page still draws the one before.
-They begin when the compilers that build the libraries of a new machine have ended. The Kernels page
-comes then, when those are there and no other rung than the one on the Tune page was compiled: with
-the figures that ship, and with a mask, for which none do. Last, a new server with an empty cache
-whose first page is the Kernels page.
-Beside every time stands the processor time that the server, its worker, what these started
-(compilers, kernels) and the browser used meanwhile, which a busy machine changes less. A compiler
-cache such as ccache would hide the first builds: set CCACHE_DISABLE=1.
+Cold start has an empty cache: from starting the server to the first prediction in an open browser,
+and from Run to the first verdict (which compiles the CPU runtime and loads PyTorch). The slider and
+the step buttons are timed in the browser, from the key press or click to the first painted frame in
+which the tile shows the new figure: once with a pause between steps, and once without, while the
+page still draws the step before. They start after the builds of a new machine's libraries. The
+Kernels page comes next, with only the rung of the Tune page compiled: once with shipped figures,
+and once with a mask, for which there are none. Last, a new server with an empty cache opens the
+Kernels page first.
+Each time is printed with the processor time of the server, its worker, their children (compilers,
+kernels) and the browser, which depends less on other load. A compiler cache such as ccache would
+hide the first builds: set CCACHE_DISABLE=1.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ GOAL_FIRST_RUN_S = 4.0
 GOAL_KERNELS_S = 5.0
 KERNELS = "/kernels?gpu=L4&variant=auto&B=1&H=8&S=1024"
 
-_LOST_MS = 10_000  # a step after which nothing has changed for so long is one that got lost
+_LOST_MS = 10_000  # a step without a change after this time is lost
 
 # Times from the next key press or click to the paint after the tile's text has changed.
 _WATCH = """
@@ -64,11 +63,11 @@ label => {
 
 @dataclass(frozen=True)
 class Used:
-    """Processor seconds of everything that takes part."""
+    """Processor seconds of all processes that take part."""
 
     server: float
     worker: float
-    children: float  # compilers, and processes that execute kernels
+    children: float  # compilers and processes that execute kernels
     browser: float
 
     @classmethod
@@ -82,7 +81,7 @@ class Used:
         return cls(own[0], sum(own[1:]), below, sum(map(_own, _renderers())))
 
     def line(self, since: Used, per: int = 1) -> str:
-        """What was used since then, in seconds; in milliseconds for each of `per` steps."""
+        """Return the processor time since then, in seconds, or in ms for each of `per` steps."""
         unit, factor = ("s", 1.0) if per == 1 else ("ms", 1000 / per)
         digits = 2 if per == 1 else 0
         parts = {
@@ -110,14 +109,14 @@ def _own(process: psutil.Process) -> float:
 
 
 def _with_ended(process: psutil.Process) -> float:
-    """Its own, and that of its children that have ended."""
+    """Return the processor time of a process and of its children that have ended."""
     with contextlib.suppress(psutil.Error):
         return float(sum(process.cpu_times()[:4]))
     return 0.0
 
 
 class Stopwatch:
-    """Prints the time and the processor time of one thing after another."""
+    """Prints the time and the processor time of successive actions."""
 
     def __init__(self, server: Server | None = None) -> None:
         self.start = time.perf_counter()
@@ -134,7 +133,7 @@ def _met(is_met: bool) -> str:
 
 
 def timed(app: Driver, label: str, act: object, rest_s: float) -> float:
-    """Milliseconds from `act`, after a rest, to the painted change of the tile `label`."""
+    """Return ms from `act`, after a pause, to the painted change of the tile `label`."""
     time.sleep(rest_s)
     app.page.evaluate(_WATCH, label)
     act()  # type: ignore[operator]
@@ -142,7 +141,7 @@ def timed(app: Driver, label: str, act: object, rest_s: float) -> float:
 
 
 def rest(server: Server) -> None:
-    """Wait until what is built once on a machine, beside the page, is built."""
+    """Wait until the libraries that are built once per machine are built."""
     used = Used.now(server)
     while True:
         time.sleep(2)
@@ -162,7 +161,7 @@ def report(what: str, times_ms: list[float], used: str) -> None:
 
 
 def steps(app: Driver, server: Server, samples: int, rest_s: float) -> None:
-    """One more in the batch: occupancy and prediction follow."""
+    """Time steps of the batch by one, which change occupancy and prediction."""
     plus = app.key("B").get_by_role("button", name="Increment")
 
     def click() -> None:
@@ -174,7 +173,7 @@ def steps(app: Driver, server: Server, samples: int, rest_s: float) -> None:
 
 
 def slides(app: Driver, server: Server, samples: int, rest_s: float) -> None:
-    """The slider of a tunable, over values whose compiles are cached."""
+    """Time steps of a tunable's slider between values that are compiled."""
     thumb = app.page.get_by_role("slider").first
     thumb.focus()
     keys = ["ArrowRight", "ArrowLeft"]
@@ -261,7 +260,7 @@ def main() -> None:
 
 
 def see_all_kernels(app: Driver) -> None:
-    """Wait until no figure of the Kernels page is still to come: table, chart, and auto's time."""
+    """Wait until the Kernels page has all figures: table, chart, and auto's time."""
     expect(app.page.get_by_text(re.compile("auto takes .*Simulated ")).first).to_be_visible(
         timeout=120_000
     )

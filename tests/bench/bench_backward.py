@@ -1,8 +1,8 @@
-"""Prints the simulated backward pass beside FlashAttention's published figures.
+"""Print the simulated backward pass beside FlashAttention's published figures.
 
 On an A100 forward and backward together (FlashAttention-2), on an H100 the backward pass alone
-(FlashAttention-3), at boost clock and at the one that the power limit sustains. `a100` or `h100`
-prints one of them.
+(FlashAttention-3), at the boost clock and at the sustained clock of the power limit. `a100` or
+`h100` prints one of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PUBLISHED = {
     (128, False): (150, 173, 187, 196),
     (128, True): (99, 133, 155, 173),
 }
-# Backward alone at 2,048 and 4,096 on an H100 SXM; causal it was published as a plot alone.
+# Backward alone at 2,048 and 4,096 on an H100 SXM; causal only as a plot.
 ON_HOPPER = {(64, False): (422, 453), (128, False): (501, 542)}
 TOKENS, HIDDEN = 16384, 2048
 
@@ -35,7 +35,7 @@ TOKENS, HIDDEN = 16384, 2048
 def simulated(
     variant_id: str, problem: Problem, gpu: str = "A100 80GB SXM", clock: str | None = None
 ) -> Latency:
-    """With the variant's defaults."""
+    """Return the simulated time in the default config."""
     device, variant = find_device(gpu), by_id(variant_id)
     config = variant.default_config(device.num_sms)
     device = device_of_plan(device, clock, variant, make_plan(variant, problem, config))

@@ -1,19 +1,18 @@
-"""What a check costs: the first variant on a problem, and one that finds the reference ready.
+"""Time of a check: of the first variant on a problem, and of one with a cached reference.
 
     python tests/bench/bench_check.py                        # B32 H16 S512 D128, v08
     python tests/bench/bench_check.py --B 1 --H 8 --S 1024 --D 64 --variant v02
     python tests/bench/bench_check.py --compare v01,v06,v08,v11,v15 --B 1 [--gpu H200]
     python tests/bench/bench_check.py --part
 
-One round evaluates with nothing kept (inputs, reference and SDPA are made, beside the execution),
-then once more (they are found), as a second variant would. Both sides alternate in one process. The
-time inside the backend is printed beside them; what is left is copies and the comparison itself.
+One round evaluates without cached inputs, reference and SDPA (they are computed beside the
+execution), then with them, as for a second variant. Both sides alternate in one process. The time
+inside the backend is printed too; the rest is copies and the comparison.
 
-`--compare` executes each kernel by a host build and as machine code, in turns, and prints the time
-of one execution by each and their ratio. `--part` prints the time from the click to the verdict on
-a part and to the whole one, of the first evaluation in this process, which loads PyTorch, of a
-second, and of one on new inputs, as a worker that runs already has it; the goals are for two cores
-that do nothing else.
+`--compare` executes each kernel by a host build and as machine code, alternating, and prints the
+time of an execution by each and their ratio. `--part` prints the time from the click to the verdict
+on a part and on the whole: of the first evaluation in this process, which loads PyTorch, of a
+second, and of one on new inputs, as in a running worker; the goals are for two idle cores.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def main() -> None:
 
 
 def first_and_second(variant: str, problem: Problem, rounds: int) -> None:
-    """With the expected output to be computed, and with it at hand."""
+    """Return times with the expected output to be computed, and with it cached."""
     first: list[float] = []
     second: list[float] = []
     executed: list[float] = []
@@ -74,7 +73,7 @@ def first_and_second(variant: str, problem: Problem, rounds: int) -> None:
 
 
 def compare(variants: list[str], problem: Problem, gpu: str, rounds: int) -> None:
-    """Host build and machine code in one process, interleaved."""
+    """Compare host build and machine code in one process, interleaved."""
     sides: tuple[BackendName, BackendName] = ("cpu", "machine-code")
     with Evaluator() as evaluator:
         for variant in variants:
@@ -87,7 +86,7 @@ def compare(variants: list[str], problem: Problem, gpu: str, rounds: int) -> Non
                     made = evaluator.evaluate(request, simulates=False).evaluation
                     if made.status is not Status.PASSED or made.execution is None:
                         raise SystemExit(f"{made.status}: {made.reason}")
-                    if number:  # the first one builds
+                    if number:  # the first run builds
                         took[name].append(made.execution.cpu_execution_ms or 0.0)
             host, code = (statistics.median(took[name]) for name in sides)
             print(
@@ -98,7 +97,7 @@ def compare(variants: list[str], problem: Problem, gpu: str, rounds: int) -> Non
 
 
 def part(variant: str, problem: Problem, gpu: str) -> None:
-    """As a job evaluates: the verdict on a part first, then on all of it."""
+    """Time an evaluation as in a job: first the verdict on a part, then on the whole."""
     with Evaluator() as evaluator:
         for which, seed in (("first", 0), ("second", 0), ("new inputs'", 1)):
             begin, cpu = time.perf_counter(), time.process_time()
@@ -122,7 +121,7 @@ def part(variant: str, problem: Problem, gpu: str) -> None:
 
 
 def _evaluate(evaluator: Evaluator, variant: str, problem: Problem) -> tuple[float, float]:
-    """(seconds of the evaluation, seconds that its two executions took)."""
+    """Return seconds of the evaluation, and of its two executions."""
     begin = time.perf_counter()
     request = EvaluationRequest(variant, problem, backend="cpu", timeout_s=600.0)
     evaluation = evaluator.evaluate(request).evaluation

@@ -2,8 +2,8 @@
 
     python tests/bench/bench_compile.py [--arch sm_89 ...]
 
-Cold is the first compile into an empty cache; loading NVRTC itself is printed apart. Warm is what
-every later evaluation pays: reading and hashing the sources, and reading the entry.
+Cold is the first compile into an empty cache; loading NVRTC itself is printed separately. Warm is
+the cost in later evaluations: reading and hashing the sources, and reading the entry.
 """
 
 from __future__ import annotations

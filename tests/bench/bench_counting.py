@@ -1,9 +1,9 @@
-"""How long counting takes in other versions of this repository, and their ratios to the first one.
+"""CPU time of counting in several commits of this repository, with ratios to the first one.
 
 `python tests/bench/bench_counting.py COMMIT [COMMIT …]`: the first CTA of some rungs is emulated
-for its sums and for its trace, in one process of each version and of these files, by turns; printed
-are medians of milliseconds of CPU time. All run the cubins and launches of these files, so that an
-old version must take their launches: those without known memory, from 2026-11-22 on.
+for its counts and for its trace, alternating between one process for each commit and for these
+files; medians of CPU time in ms are printed. All run the cubins and launches of these files, so an
+old commit must support launches without known memory (from 2026-11-22 on).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROUNDS = 12
 
 
 def write_launches(to: IO[bytes]) -> None:
-    """Cubins and launches: bytes and numbers alone, which any version reads."""
+    """Write cubins and launches as bytes and numbers, which any version reads."""
     sys.path.insert(0, str(ROOT / "tests"))
     from fitting import fitting_config
 
@@ -44,7 +44,7 @@ def write_launches(to: IO[bytes]) -> None:
 
 
 def serve(launches: Path) -> None:
-    """Times on standard output what standard input names, in the version that this process has."""
+    """Time the launches named on standard input with this version; print to standard output."""
     from engine.machine_code.analysis import program_of
     from engine.machine_code.cubin import read_cubin
     from engine.machine_code.emulation import Emulator

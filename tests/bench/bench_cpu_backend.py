@@ -1,12 +1,11 @@
-"""What the CPU backend costs: compile cold and warm, round trip to the child, execution per shape.
+"""Time of the CPU backend: cold and warm compile, round trip to the child, execution per shape.
 
     python tests/bench/bench_cpu_backend.py [--variants v01 v02 v05] [--runs 5] [--check]
 
 Cold is a build into an empty cache; the first one also builds the runtime library, which is printed
-apart. Warm is what every later run pays: reading and hashing the sources and the library. The round
-trip is a run's time in the caller less the kernels' own. CPU is the child's processor time of a
-run, all its threads together: what to compare on a machine that does other things as well. Times
-are this machine's and say nothing about a GPU.
+separately. Warm is the cost in later runs: reading and hashing the sources and the library. The
+round trip is the time in the caller minus that of the kernels. CPU is the child's processor time of
+a run over all threads, for comparisons on a busy machine. Times are of this CPU, not of a GPU.
 """
 
 from __future__ import annotations
@@ -56,7 +55,8 @@ def mask(causal: bool) -> str:
 def measure(
     backend: CpuBackend, plan: LaunchPlan, runs: int, check: bool
 ) -> tuple[list[float], list[float], list[float]]:
-    """(execution, round trip, CPU) of each run in ms, less the first, which loads the library."""
+    """Return (execution, round trip, CPU) of each run in ms, without the first, which loads the
+    library."""
     inputs = make_inputs(plan.problem)
     executions, trips, cpu = [], [], []
     for _ in range(runs + 1):
@@ -73,7 +73,7 @@ def measure(
 
 
 def _child_cpu_ms(backend: CpuBackend) -> float:
-    """Of all threads of the child so far; 0 where the system does not tell (Linux does)."""
+    """Return the processor time of all threads of the child in ms; 0 except on Linux."""
     process = backend.process_id
     if process is None or not sys.platform.startswith("linux"):
         return 0.0

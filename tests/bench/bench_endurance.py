@@ -1,9 +1,9 @@
-"""What a server and the command line bear: `python tests/bench/bench_endurance.py`.
+"""Large stores, many reruns and many tabs: `python tests/bench/bench_endurance.py`.
 
 A store of 10,000 snapshots: processor time of `sessions`, first without an index and then with it,
-and of the Sessions page, opened and drawn again. Then 500 reruns of the Tune page, with the memory
-of the server as they go on, and 20 tabs of it that are open at once. All on this machine's
-loopback, in a Chromium; the processor time is that of the server without its children.
+and of the Sessions page, opened and redrawn. Then 500 reruns of the Tune page with the memory of
+the server meanwhile, and 20 tabs open at once. All in a Chromium on the loopback; processor time is
+that of the server without its children.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: 
 
 RERUNS = 500
 TABS = 20
-_BEGINS_MS = 60  # until the browser has heard that a rerun has begun
+_BEGINS_MS = 60  # until the browser knows that a rerun has begun
 _STATE = "[data-testid=stApp][data-test-script-state=notRunning]"
 
 
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def beside(folder: Path, look: Callable[[Browser, str, psutil.Process], None]) -> None:
-    """`look` at a server whose store, cache and data lie in `folder`."""
+    """Call `look` with a server whose store, cache and data are in `folder`."""
     server = start_server(folder)
     try:
         with sync_playwright() as playwright:
@@ -119,14 +119,14 @@ def opened_page(page: Page, url: str) -> None:
 
 
 def rerun(page: Page) -> None:
-    """Draw the page again, and wait until it is drawn."""
+    """Rerun the page, and wait until it is drawn."""
     page.keyboard.press("r")
     page.wait_for_timeout(_BEGINS_MS)
     page.wait_for_selector(_STATE, state="attached", timeout=3 * WAIT_MS)
 
 
 def cpu_s(process: psutil.Process, action: Callable[[], Any]) -> float:
-    """Seconds of processor time that the server used meanwhile."""
+    """Return the processor time of the server during `action`, in seconds."""
     before = process.cpu_times()
     action()
     after = process.cpu_times()

@@ -1,4 +1,4 @@
-"""Unmodified kernels over FlashAttention's test shapes: failures and warnings, which must be none.
+"""Failures and warnings of unmodified kernels over FlashAttention's test shapes; none is expected.
 
     python tests/bench/bench_false_alarms.py                 # all variants, shapes up to 256
     python tests/bench/bench_false_alarms.py --max-seqlen 1024 --variants v08 --every 1
@@ -6,11 +6,11 @@
     python tests/bench/bench_false_alarms.py --one-each --ordinary --lse
 
 Sequence lengths and head dimensions are those of tests/test_flash_attn.py (Dao-AILab), with and
-without causal, in both formats; of their product every `--every`-th is run per variant, by the
-check build with its extreme inputs. With `--one-each` it is one run for each variant, lengths and
-causal, of one batch and head, whose head dimensions and formats take turns. `--ordinary` leaves the
-check build out, `--lse` asks every rung that has one for its second output. Prints each alarm, then
-how many runs there were.
+without causal, in both formats; every `--every`-th combination is run for each variant, by the
+check build with extreme inputs. `--one-each` makes one run for each variant, lengths and causal, of
+one batch and head, with alternating head dimensions and formats. `--ordinary` omits the check
+build, `--lse` also checks the LSE of rungs that write it. Prints each alarm, then the number of
+runs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def problems(max_seqlen: int) -> list[Problem]:
-    """Batch 2 with 3 heads, as there is no need for the 4 × 6 of the original."""
+    """Yield the problems, with batch 2 and 3 heads instead of the original 4 × 6."""
     made = []
     for (seqlen, keys), head_dim, causal, dtype in itertools.product(
         SEQLENS, HEAD_DIMS, (False, True), ("float16", "bfloat16")
@@ -87,7 +87,7 @@ def problems(max_seqlen: int) -> list[Problem]:
 
 
 def one_each(variant: Variant, of: list[Problem]) -> list[Problem]:
-    """One problem for all lengths and causal; the others follow where the variant takes none."""
+    """Yield one problem per lengths and causal: the first that the variant supports."""
     groups: dict[tuple[int, int, bool], list[Problem]] = defaultdict(list)
     for problem in of:
         group = groups[problem.seqlen, problem.num_keys, problem.causal]

@@ -1,8 +1,8 @@
-"""Formulas of a description block against lambdas by hand: `python tests/bench/bench_formulas.py`.
+"""Formulas of a description against handwritten lambdas: `python tests/bench/bench_formulas.py`.
 
-Both sides yield the same figures of v05: in one process, in turns, 10,000 evaluations a turn, once
-for single problems (as a launch plan does) and once for an array of batches (as a curve does). Also
-printed: how long the ladder takes to load, to look up, and to notice that a file has changed.
+Both sides compute the same figures of v05, alternating in one process, 10,000 evaluations a turn:
+once for single problems (as in a launch plan) and once for an array of batches (as in a curve).
+Also printed: the time to load the ladder, to look up, and to notice that a file has changed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ BY_HAND: Formulas = (
 
 
 def compiled() -> Formulas:
-    """The same formulas of the description block, in the same order."""
+    """Return the same formulas of the description, in the same order."""
     v05 = parse_variant(read_text(V05), V05)
     main, fuse = v05.passes
     limits = {c.reason(Problem(9, 7, 5 * 64, 64), CONFIG): c.holds for c in v05.constraints}
@@ -73,7 +73,7 @@ CONFIG = {"block_n": 64, "threads_per_row": 4, "num_splits": 8}
 
 
 def seconds(formulas: Formulas, problem: Any, evaluations: int) -> float:
-    """Of `evaluations` evaluations of all the formulas."""
+    """Return the seconds of `evaluations` evaluations of all formulas."""
     start = time.perf_counter()
     for _ in range(evaluations):
         for formula in formulas:

@@ -1,11 +1,11 @@
-"""What the gate takes by the clock and in processor time: nothing changed, a kernel, a header.
+"""Wall and processor time of the gate: without a change, with a changed kernel or header.
 
     python tests/bench/bench_gate.py [NAME ...]
 
-Each case is the command `attune gate HEAD` in a process of its own, on a copy of the kernels in a
-repository of their own, with the default problems and GPUs and an empty cache for what is compiled;
-the emulator's libraries are built before. NAME keeps the cases whose name has it. Processor time is
-that of all processes together. Goals on two idle cores: 5 s unchanged, 30 s with a kernel changed.
+Each case runs `attune gate HEAD` in a new process, on a copy of the kernels in a new repository,
+with the default problems and GPUs and an empty compile cache; the emulator's libraries are built
+before. NAME selects cases by a part of their name. Processor time is that of all processes. Goals
+on two idle cores: 5 s unchanged, 30 s with a changed kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.gate.repositories import edit, git, kernel_file, repository  # noqa: E402
 
-# Name → (a kernel, or a word of a header's name; what stands in it; what is put there).
+# Name → (a kernel, or part of a header's name; old text; new text).
 CASES: dict[str, tuple[str, str, str] | None] = {
     "unchanged": None,
     "v08, a comment": ("v08", "#include", "// A comment.\n#include"),
@@ -37,7 +37,7 @@ CASES: dict[str, tuple[str, str, str] | None] = {
 }
 
 
-# What counts and simulates, and what executes.
+# Build the libraries that count and simulate, and the one that executes.
 _BUILD = """
 from engine.machine_code.execution import prepare
 from engine.machine_code.native_library import build_libraries

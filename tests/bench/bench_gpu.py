@@ -1,9 +1,9 @@
-"""Can the figures be believed? On an NVIDIA GPU: `python tests/bench/bench_gpu.py`.
+"""Checks of the sampler on an NVIDIA GPU: `python tests/bench/bench_gpu.py`.
 
-Prints how much identical kernels seem to differ and how often one of them is called faster, and
-sets the sampler's times beside others' of the same cubin: those of cuda-bench (NVIDIA's NVBench;
-`pip install cuda-bench`; left out where it is not installed) and, for short kernels, those of a
-CUDA graph captured and replayed here.
+Prints how much identical kernels seem to differ and how often one of them is called faster, and the
+sampler's times beside other times of the same cubin: those of cuda-bench (NVIDIA's NVBench;
+`pip install cuda-bench`; omitted if not installed) and, for short kernels, those of a CUDA graph
+captured and replayed here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from kernels.ladder import by_id  # noqa: E402
 LONG = (("v01", Problem(4, 8, 512, 64)), ("v08", Problem(4, 16, 2048, 64)))  # over 20 µs
 SHORT = (("v02", Problem(1, 1, 64, 64)), ("v08", Problem(1, 8, 128, 64)))
 COPIES = 8  # identical kernels in one run
-# Of 0.5 µs each they take 1 ms, so that the 5 µs of the events around them are no more than 0.5 %.
+# At 0.5 µs each they take 1 ms, so the 5 µs of the events around them are at most 0.5 %.
 GRAPH_LAUNCHES = 2_000
 REPLAYS = 30
 
@@ -57,7 +57,7 @@ def right(backend: CudaBackend, plan: LaunchPlan, inputs: Inputs) -> Correctness
 
 
 def false_verdicts(backend: CudaBackend, read: Callable[[], GpuState], pairs_wanted: int) -> None:
-    """Every pair of identical kernels, in as many runs as it takes."""
+    """Compare pairs of identical kernels, in as many runs as needed."""
     plan = plan_of(*LONG[0])
     inputs = make_inputs(plan.problem)
     correctness = right(backend, plan, inputs)
@@ -97,7 +97,7 @@ def sampled(
 
 
 def by_cuda_bench(plan: LaunchPlan, arch: str, folder: Path) -> dict[str, Latency]:
-    """The same cubin, launch and sizes in cuda-bench, read by Attune's own importer."""
+    """Time the same cubin, launch and sizes by cuda-bench, read by Attune's importer."""
     (launch,) = plan.passes
     cubin = folder / "kernel.cubin"
     cubin.write_bytes(compile_plan(plan, arch).cubin)
@@ -134,7 +134,7 @@ def by_cuda_bench(plan: LaunchPlan, arch: str, folder: Path) -> dict[str, Latenc
 
 
 def by_hand_us(plan: LaunchPlan, arch: str) -> float:
-    """Median time of one launch in a graph of many on one copy, replayed by CuPy alone."""
+    """Return the median time of a launch in a graph of many on one copy, replayed by CuPy."""
     import cupy as cp
     import numpy as np
 
@@ -179,7 +179,7 @@ def beside(what: str, ours_us: float, theirs: str, theirs_us: float, limit: floa
 
 
 def beside_cuda_bench(backend: CudaBackend, read: Callable[[], GpuState], arch: str) -> None:
-    """Kernels over 20 µs, which cuda-bench times one launch at a time."""
+    """Print kernels over 20 µs, which cuda-bench times one launch at a time."""
     try:
         found = importlib.util.find_spec("cuda.bench")
     except ModuleNotFoundError:

@@ -1,9 +1,9 @@
-"""What a page waits for when the journal has 10,000 evaluations, in processor time.
+"""Processor time of a page with a journal of 10,000 evaluations.
 
 `python tests/bench/bench_journal.py [NUMBER]`
 
-Once the cost of opening (a server that starts), then of one update: an evaluation is added by the
-worker, and the page asks how things stand, for all rows, and for the table of them.
+First the time to open it (as at the start of a server), then of one update: the worker adds an
+evaluation, and the page reads the state, all rows, and their table.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GOAL_MS = 300.0
 
 
 def realistic() -> tuple[EvaluationRequest, Evaluation]:
-    """An evaluation as a GPU machine writes it: three kinds of 60 samples, four baselines."""
+    """Return an evaluation as on a GPU machine: three kinds of 60 samples, four baselines."""
     request = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
     found = evaluate(request).evaluation
     samples = tuple(5.0 + 0.001 * i for i in range(60))
@@ -65,7 +65,7 @@ def report(what: str, values_ms: list[float], *, goal: bool = False) -> None:
 
 
 def single_evaluations(root: Path, request: EvaluationRequest, evaluation: Evaluation) -> None:
-    """Jobs of the Tune page."""
+    """Time single evaluations, the jobs of the Tune page."""
     run = RunDir(root / "server0")
     run.create()
     result = encode(evaluation)
@@ -85,7 +85,7 @@ def single_evaluations(root: Path, request: EvaluationRequest, evaluation: Evalu
         for i in range(EVALUATIONS):
             file.write(line.replace(b"00000000000000000000-0-0", f"{i:020d}-0-0".encode()))
     print(f"{EVALUATIONS:,} single evaluations, {run.journal.stat().st_size >> 20} MiB")
-    # As a server that has been running: the journal is not rotated under it.
+    # As in a running server, which does not rotate the journal.
     RunDir.tidy, tidy = (lambda *_: None), RunDir.tidy  # type: ignore[method-assign]
     start = time.process_time()
     manager = JobManager(root)
@@ -101,7 +101,7 @@ def single_evaluations(root: Path, request: EvaluationRequest, evaluation: Evalu
 
 
 def sweep(root: Path, request: EvaluationRequest, evaluation: Evaluation) -> None:
-    """Rows of one sweep."""
+    """Time the rows of a sweep."""
     manager = JobManager(root)
     spec = SweepSpec(Space(("v01",), (request.problem,)), SweepOptions(gpu="L4"))
     job = "sweep"

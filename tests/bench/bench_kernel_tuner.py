@@ -1,9 +1,9 @@
 """Configs per minute beside Kernel Tuner's: `python tests/bench/bench_kernel_tuner.py`.
 
 On an NVIDIA GPU with `pip install kernel_tuner`. Both compile, check and measure every config of
-one variant on the same problem, GPU and inputs, in one process, taking turns, each time with empty
-caches. Afterwards the config that each one found best is timed against the other's in one run.
-Kernel Tuner launches one kernel, so variants of several passes are not for it.
+one variant on the same problem, GPU and inputs, alternating in one process, each time with empty
+caches. Then the best configs of both are timed against each other in one run. Kernel Tuner launches
+one kernel, so variants with several passes are not supported.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Config = dict[str, int]
 
 
 def attune(variant: Variant, problem: Problem, folder: Path) -> tuple[float, Config]:
-    """Seconds for the whole space, the final of the best included, and the best config."""
+    """Return seconds for the whole space, including the final round, and the best config."""
     os.environ["ATTUNE_CACHE_DIR"] = str(folder)
     options = SweepOptions(backend="cuda", effort="quick")
     spec = SweepSpec(Space((variant.id,), (problem,)), options)
@@ -67,7 +67,7 @@ def attune(variant: Variant, problem: Problem, folder: Path) -> tuple[float, Con
 def kernel_tuner(
     variant: Variant, problem: Problem, configs: list[Config], folder: Path
 ) -> tuple[float, Config]:
-    """The same configs through Kernel Tuner's CuPy backend, with its own defaults."""
+    """Return the same by Kernel Tuner's CuPy backend, with its defaults."""
     from kernel_tuner import tune_kernel
 
     os.environ["CUPY_CACHE_DIR"] = str(folder)
@@ -91,7 +91,7 @@ def kernel_tuner(
         return plans.get(tuple(sorted(key.items())))
 
     def source(params: Mapping[str, Any]) -> str:
-        # Kernel Tuner defines its parameters by their own names; the kernel reads these.
+        # Kernel Tuner defines parameters by their names, which the kernel reads as these macros.
         defines = "".join(f"#define {name} {value}\n" for name, value in plan(params).defines)
         return defines + variant.source.read_text()
 

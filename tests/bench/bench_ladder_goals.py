@@ -1,14 +1,14 @@
-"""Print goals of the ladder's tensor-core kernels, what is simulated, and whether that meets them.
+"""Print goals of the tensor-core rungs, their simulated values, and whether these meet the goals.
 
     python tests/bench/bench_ladder_goals.py [v12 …]    # minutes: kernels are compiled and counted
 
-v19's are FlashAttention-3's published figures, beside what is simulated at the clock that the power
-limit sustains, and beside what products alone would reach there. v11 stands beside
-FlashAttention-2's best on an A100 likewise.
+The goals of v19 are FlashAttention-3's published figures, beside the simulated ones at the clock
+that the power limit sustains, and beside what the matrix products alone would reach at that clock.
+v11 is compared likewise with FlashAttention-2's best on an A100.
 
-Nothing here was measured. Times are simulated from the machine code; beside them stands the 90 %
-interval of the simulator's validation. The middle meets a goal or misses it. The fusion of
-cut tiles (v13, v14) is in no time: a CTA that is followed alone never comes last.
+Nothing here is measured. Times are simulated from the machine code, with the 90 % interval of the
+simulator's validation. The median decides whether a goal is met. Times do not include the fusion of
+split tiles (v13, v14), as a CTA simulated alone is never the last one.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ FLASH_ATTENTION_3 = {
     (128, False): (638, 648),
     (128, True): (579, 616),
 }
-# FlashAttention-2's forward pass, its paper's best: 73 % of an A100's 312 TFLOP/s (2307.08691).
+# FlashAttention-2's forward pass, best of its paper: 73 % of an A100's 312 TFLOP/s (2307.08691).
 FLASH_ATTENTION_2 = 0.73 * 312
-_DRAM_LATENCY_US = 0.8  # of a load: assumed, as Little's law takes it
+_DRAM_LATENCY_US = 0.8  # latency of a load for Little's law; assumed
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def interval(launch: TimedLaunch) -> str:
 
 
 def steady_busy(gpu: str, dim: int, block_n: int, num_warps: int) -> float:
-    """The tensor pipe's busy share in the loop: what 1,024 keys more add to a round of CTAs, so
-    that neither its beginning nor its end counts. L2 holds these K and V on every GPU."""
+    """Return the busy share of the tensor pipe in the main loop: the increase by 1,024 more keys,
+    without prologue and epilogue. These K and V fit in the L2 of every GPU."""
     short, long = (
         at("v11", gpu, problem, block_n=block_n, num_warps=num_warps).simulated
         for keys in (1024, 2048)
@@ -99,7 +99,7 @@ def steady_busy(gpu: str, dim: int, block_n: int, num_warps: int) -> float:
 def v11() -> Iterator[Goal]:
     for gpu, wanted in ((A100, 0.90), (L4, 0.90), (RTX, 0.90), (H200, 0.85)):
         for dim in (64, 128):
-            # Of block_n and num_warps: D = 128 takes no more keys, and 8 warps where one CTA fits.
+            # block_n and num_warps: no more keys at D = 128, and 8 warps if one CTA fits.
             choices = ((32, 4), (64, 4)) if dim == 64 else ((32, 4), (32, 8))
             busy, (keys, warps) = max((steady_busy(gpu, dim, *c), c) for c in choices)
             what = f"v11 on {gpu}, D={dim}, block_n={keys}, num_warps={warps}: tensor pipe busy"
@@ -156,7 +156,7 @@ def v13() -> Iterator[Goal]:
 
 
 def v14() -> Iterator[Goal]:
-    """Where all of K and V is less than Little's law asks for, all of it is to be under way."""
+    """Print v14: bytes in flight against Little's law, or all of K and V if they are fewer."""
     device = find_device(H200)
     assert device.num_sms is not None
     assert device.memory_gb_per_s is not None
@@ -192,7 +192,7 @@ def v14() -> Iterator[Goal]:
 
 
 def v19() -> Iterator[Goal]:
-    """v19, and v20 beside it at D = 64, which it is for."""
+    """Print v19, and v20 beside it at D = 64, for which v20 is made."""
     sms = {"num_ctas": find_device(H100).num_sms or 1}
     for (dim, causal), published in FLASH_ATTENTION_3.items():
         for seqlen, tflops in zip((4096, 16384), published, strict=True):
@@ -207,7 +207,7 @@ def v19() -> Iterator[Goal]:
 def sustained_goals(
     name: str, gpu: str, problem: Problem, config: dict[str, int], wanted: float
 ) -> Iterator[Goal]:
-    """TFLOP/s at the clock that the power limit sustains, and at the one for products alone."""
+    """Print TFLOP/s at the sustained clock, and at that of the products alone."""
     device, launch = find_device(gpu), at(name, gpu, problem, **config)
     variant = by_id(name)
     plan = make_plan(variant, problem, default_config(variant, config))

@@ -1,9 +1,8 @@
-"""How fast a live measurement answers: `python tests/bench/bench_live.py`.
+"""Response times of a live measurement: `python tests/bench/bench_live.py`.
 
-Cancelling is timed in the browser, from the click on the switch to the first painted frame that
-says that it was stopped, in the tab that clicks. The cost of one look is that of the server, for a
-stream of many samples and thirty new ones; the browser's is the time in which the chart takes an
-update in.
+Cancelling is timed in the browser, from the click on the switch to the first painted frame of the
+same tab that says "stopped". The cost of one poll is given for the server, with a long stream and
+thirty new samples, and for the browser as the time of a chart update.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def report(what: str, times_ms: list[float], goal_ms: float) -> None:
 
 
 def gpu_samples(first: int, count: int) -> tuple[LatencySample, ...]:
-    """As a GPU gives them, a power cap now and then."""
+    """Return samples as of a GPU, with occasional power capping."""
     return tuple(
         LatencySample(
             1e9 + 0.016 * i,
@@ -88,7 +87,7 @@ def gpu_samples(first: int, count: int) -> tuple[LatencySample, ...]:
 
 
 def looks(size: int, samples: int) -> None:
-    """The server's cost of one look: read in what is new, sum up, make the figure, encode it."""
+    """Time one poll in the server: read new samples, summarise, make and encode the figure."""
     series, parts = LatencySeries(), []
     series.extend(StreamPart("device_warm", "H200", gpu_samples(0, size), 1))
     series.view()
@@ -106,7 +105,7 @@ def looks(size: int, samples: int) -> None:
 
 
 def cancels(app: Driver, page: Page, samples: int) -> list[float]:
-    """Switch on, wait for the chart, switch off."""
+    """Time cancelling: switch on, wait for the chart, switch off."""
     switch = page.get_by_role("switch", name="Measure continuously")
     times = []
     for _ in range(samples):
@@ -117,7 +116,7 @@ def cancels(app: Driver, page: Page, samples: int) -> list[float]:
         page.evaluate(_CANCEL)
         switch.evaluate("box => box.click()")
         times.append(float(page.evaluate("window.attuneTime")))
-        page.wait_for_timeout(500)  # nobody switches on again within a frame
+        page.wait_for_timeout(500)  # a user does not switch on again within a frame
     return times
 
 

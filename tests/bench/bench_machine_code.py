@@ -1,13 +1,12 @@
-"""Machine code of the ladder: first analysis, a new problem, predicted against fully simulated.
+"""Machine code analysis of the ladder: CPU time, and predicted against fully simulated cycles.
 
-`bench_machine_code.py [VARIANT …] [--gpu L4 …] [--speed]`. For every kernel and GPU: seconds of CPU
-time of the first analysis of a compiled kernel with an empty cache (this process, nvdisasm, both),
-the wall time it took, and milliseconds of CPU time of a new problem on it. Then, unless --speed
-asks for no more, for each problem how far the prediction is from the full simulation, %: of one CTA
-alone on an SM, of as many as fit, and of the whole launch, in which all SMs take CTAs of their own
-lengths from one queue. Launches of CTAs of several lengths are simulated several times, in which
-CTAs start a few cycles later behind others: the difference is to their mean, and what they differ
-by is shown.
+`bench_machine_code.py [VARIANT …] [--gpu L4 …] [--speed]`. For every kernel and GPU: CPU seconds
+of the first analysis of a compiled kernel with an empty cache (this process, nvdisasm, both), its
+wall time, and CPU milliseconds of a new problem. Then, without --speed, the error of the prediction
+against the full simulation in % for each problem: of one CTA alone on an SM, of as many as fit, and
+of the whole launch, in which all SMs take CTAs of their own lengths from one queue. Launches whose
+CTAs differ in length are simulated several times with CTAs started a few cycles later: the error is
+against their mean, and their spread is printed.
 """
 
 from __future__ import annotations
@@ -47,22 +46,22 @@ from kernels.variant import Variant
 
 _GPUS = ("A100 80GB SXM", "L4", "H200", "RTX 5090")
 _FIRST = Problem(batch=8, num_heads=16, seqlen=512, head_dim=64)
-_FEW_KEYS = Problem(batch=64, num_heads=8, seqlen=128, head_dim=64)  # that every kernel takes
+_FEW_KEYS = Problem(batch=64, num_heads=8, seqlen=128, head_dim=64)  # supported by every kernel
 _PROBLEMS = (
     Problem(batch=8, num_heads=16, seqlen=1024, head_dim=64),
     Problem(batch=2, num_heads=8, seqlen=1537, head_dim=64),
     Problem(batch=1, num_heads=16, seqlen=2048, head_dim=64),
     Problem(batch=2, num_heads=16, seqlen=2048, head_dim=64, causal=True),
     Problem(batch=4, num_heads=16, seqlen=1000, head_dim=64, causal=True),
-    Problem(batch=1, num_heads=8, seqlen=1000, head_dim=64),  # whose splits are uneven
+    Problem(batch=1, num_heads=8, seqlen=1000, head_dim=64),  # with uneven splits
     _FEW_KEYS,
-    # Few instructions, for kernels that have many of them for a tile.
+    # Small problems, for kernels with many instructions per tile.
     Problem(batch=5, num_heads=16, seqlen=100, head_dim=64),
     Problem(batch=1, num_heads=16, seqlen=256, head_dim=64, causal=True),
 )
 _SELF, _CHILDREN = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
-_MOST_INSTRUCTIONS = 20_000_000  # of a launch that is simulated in full: some seconds
-_LATER_CYCLES = (0, 1, 3, 8, 17)  # at which a CTA starts in a slot that falls free
+_MOST_INSTRUCTIONS = 20_000_000  # limit for a full simulation, which takes some seconds
+_LATER_CYCLES = (0, 1, 3, 8, 17)  # delays of the start of a CTA in a freed slot
 
 
 def main() -> None:
@@ -130,7 +129,7 @@ def _one(variant: Variant, device: DeviceSpec, only_speed: bool) -> tuple[list[f
         try:
             ctas, launch, scatter = _errors(variant, problem, device)
         except AttuneError:
-            continue  # it takes no such problem
+            continue  # it does not support the problem
         of_ctas += ctas
         of_launches += launch
         shown = ", ".join(f"{e:+.1%}" for e in ctas) or "-"
@@ -160,8 +159,8 @@ def _predicted(
 def _errors(
     variant: Variant, problem: Problem, device: DeviceSpec
 ) -> tuple[list[float], list[float], float]:
-    """Predicted over simulated − 1: (one CTA and as many as fit, the main pass's launch); and the
-    standard deviation of the simulated launches, as a share."""
+    """Return predicted / simulated − 1 of one CTA, of as many as fit, and of the main pass's
+    launch, and the relative standard deviation of the simulated launches."""
     plan, compiled = _compiled(variant, problem, device)
     found = _predicted(variant, plan, compiled, device)
     resident = found.passes[0].occupancy.ctas_per_sm
@@ -180,7 +179,7 @@ def _errors(
     kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
     of_ctas: list[float] = []
     if not problem.causal and isinstance(known, SimulatedCtas) and regime == "shared":
-        trace = heaviest_cta(emulator)  # of splits that differ by a tile a longest one
+        trace = heaviest_cta(emulator)  # the longest of splits that differ by a tile
         launch = collect(variant, plan.config, [problem])
         rows, absent = float(launch.kv_rows[0]), launch.kv_rows - launch.num_keys
         for count in sorted({1, resident}):
@@ -193,7 +192,7 @@ def _errors(
     if work.sum() > _MOST_INSTRUCTIONS:
         return of_ctas, [], 0.0
     grid = emulator.launch.grid
-    # Persistent CTAs may execute as much in another order; of others, those that do are alike.
+    # Persistent CTAs may execute equally much in another order; other such CTAs are identical.
     kinds = np.arange(ctas) if isinstance(known, PersistentCtas) else work.reshape(-1)
     _, first, queue = np.unique(kinds, return_index=True, return_inverse=True)
     shape = grid[::-1] if isinstance(known, PersistentCtas) else work.shape

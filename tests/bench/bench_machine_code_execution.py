@@ -1,12 +1,12 @@
-"""Machine code executed with values: rung × architecture, right or not, and seconds of CPU time.
+"""Execution of machine code: correctness and CPU seconds by rung and architecture.
 
 `python tests/bench/bench_machine_code_execution.py` prints a line for each kernel of the
-ladder: on each architecture, how many of the problems it takes came out right (FP16 and BF16, each
-plain, causal and with shared heads, S odd; the backward pass where a kernel computes that) and what
-all of them took. With `--speed [KERNEL …] [--beside COMMIT]` it prints warp instructions per second
-of CPU time instead, of the quickest of ten runs, by turns with the executor of another commit; and
-how many there could be at most, if nothing took time but the multiply-adds that the problem asks
-for, at the rate that this core has by turns with them for those of 32-bit floats in registers.
+ladder: on each architecture, how many of the supported problems are correct (FP16 and BF16, each
+plain, causal and with grouped-query heads, S odd; for the backward pass likewise) and their CPU
+time. With `--speed [KERNEL …] [--beside COMMIT]` it prints warp instructions per second of CPU time
+instead, of the fastest of ten runs, alternating with the executor of another commit; and the upper
+bound if only the multiply-adds of the problem took time, at the rate of this core for 32-bit floats
+in registers, measured alternating with them.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ PROBLEMS = tuple(
         Problem(1, 4, 71, 64, num_heads_kv=2),
     )
 )
-# The first that a kernel takes.
+# The first one that a kernel supports is used.
 SPEED = (Problem(1, 4, 512, 128), Problem(1, 4, 512, 64), Problem(1, 4, 256, 64))
 RUNS = 10
-# 2^20 times twelve vectors of eight floats, each of which waits for none but itself: GFLOP.
+# GFLOP of 2^20 × twelve independent vectors of eight floats.
 PEAK_GFLOP = 2**20 * 12 * 8 * 2 / 1e9
 PEAK_SOURCE = """
 #if defined(__AVX2__) && defined(__FMA__)
@@ -85,8 +85,8 @@ extern "C" float multiply_adds() {
 
 
 def outcome(variant: Variant, arch: str, problem: Problem) -> tuple[str, float]:
-    """`right`, `WRONG`, another status, or empty where it does not compile or the kernel does not
-    take it; and seconds of CPU time without the compile."""
+    """Return `right`, `WRONG`, another status, or "" if it does not compile or is not supported;
+    and CPU seconds without the compile."""
     if not is_taken(variant, problem):
         return "", 0.0
     plan = make_plan(variant, problem, fitting_config(variant, problem))
@@ -107,7 +107,7 @@ def outcome(variant: Variant, arch: str, problem: Problem) -> tuple[str, float]:
 
 
 def cell(variant: Variant, arch: str) -> str:
-    """`6: 1.2 s`: six problems, all of them right; what is not right is named."""
+    """Return for instance `6: 1.2 s` for six correct problems; other outcomes are named."""
     direction: Direction = "backward" if variant.is_backward else "forward"
     problems = [replace(problem, direction=direction) for problem in PROBLEMS]
     found = [(problem, *outcome(variant, arch, problem)) for problem in problems]
@@ -127,7 +127,7 @@ def table() -> None:
 
 
 def speed(kernels: list[str], commits: list[str]) -> None:
-    """By turns with the executors of `commits`, whose outputs must be the same to the last bit."""
+    """Print speeds, alternating with the executors of `commits`; all outputs must be bit-equal."""
     with ExitStack() as stack:
         libraries = {commit: library_of(commit, stack) for commit in commits}
         libraries["these files"] = execution._library()
@@ -141,7 +141,7 @@ def speed(kernels: list[str], commits: list[str]) -> None:
 
 
 def multiply_adds(stack: ExitStack) -> Callable[[], object] | None:
-    """`PEAK_GFLOP` of them; None where this processor has no vectors of eight."""
+    """Return a function that runs `PEAK_GFLOP`; None without AVX2 and FMA."""
     path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "peak.cpp"
     path.write_text(PEAK_SOURCE)
     return getattr(ctypes.CDLL(str(build_library(path))), "multiply_adds", None)
@@ -175,7 +175,7 @@ def line(
     took = dict.fromkeys(libraries, math.inf)
     peak_s = math.inf
     outputs: dict[str, list[bytes]] = {}
-    for _ in range(RUNS):  # the first one also decodes
+    for _ in range(RUNS):  # the first run also decodes
         for name, library in libraries.items():
             buffers = [
                 GlobalBuffer(n, buffer_address(k), bytes_of(tensors.get(n), size))

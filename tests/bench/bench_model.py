@@ -1,7 +1,7 @@
-"""What a page that follows a slider waits for: `python tests/bench/bench_model.py`.
+"""Time of the model in a page that follows a slider: `python tests/bench/bench_model.py`.
 
-Medians of the model's answers with every compile in the cache: the preview of the Tune page, a
-curve over 4,096 batches, and the whole answer of the Batch size page, calibrated already.
+Medians with every compile in the cache: the preview of the Tune page, a curve over 4,096 batches,
+and the whole recommendation of the Batch size page, already calibrated.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Count the modules that one evaluation uses: `python tests/bench/bench_modules.py [CHECKOUT]`.
 
 Prints lines and modules of Python by package, the packages of the engine by their layer
-(`tests/test_architecture.py` says what that is), and the modules entered (a function of theirs was
-called) by one preview, as at every step of a slider, and by one evaluation on the CPU backend, both
-with every compile in the cache. Name another checkout to see the same of it, as before a change.
+(as in `tests/test_architecture.py`), and the modules entered (a function of theirs was called) by
+one preview, as at every step of a slider, and by one evaluation on the CPU backend, both with every
+compile in the cache. Name another checkout to count there, for instance before a change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import test_architecture  # noqa: E402
 
-# Runs in the checkout: a profile hook notes the file of every Python function that is called.
+# Runs in the checkout: a profile hook records the file of every Python function that is called.
 _PROBE = """
 import importlib, sys
 from pathlib import Path
@@ -65,7 +65,7 @@ with evaluating.Evaluator() as evaluator:
 
 
 def sizes(root: Path) -> dict[str, tuple[int, int]]:
-    """Package → (lines, modules with code)."""
+    """Return (lines, modules with code) of each package."""
     counted: dict[str, tuple[int, int]] = {}
     for top in ("kernels", "engine", "app", "tests"):
         for path in sorted((root / top).rglob("*.py")):

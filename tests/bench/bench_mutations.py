@@ -1,12 +1,12 @@
-"""Plants every bug of tests/planted_bugs and prints which mode finds it, and with which words.
+"""Plant every bug of tests/planted_bugs; print which mode finds it, and its message.
 
     python tests/bench/bench_mutations.py                    # all, by --check
     python tests/bench/bench_mutations.py --modes plain random check --part 2/8
     python tests/bench/bench_mutations.py --only "tail mask" --variants v08 -v
 
-A mutation is *named* when what is said holds one of the words that point at it, or the line that
-was changed. The last lines count, for each mode, what it found and named; those that are found only
-by a warning count as found and are listed.
+A mutation is *named* if the message has one of the words that point at it, or the changed line. The
+last lines count the found and named ones of each mode; those found only by a warning count as found
+and are listed.
 """
 
 from __future__ import annotations

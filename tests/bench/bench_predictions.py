@@ -1,9 +1,9 @@
-"""How honest the predictions are: the recorded latencies that lie inside their 90 % intervals.
+"""Calibration of predictions: the share of recorded latencies inside their 90 % intervals.
 
     python tests/bench/bench_predictions.py [SNAPSHOT ...]
 
-Takes the snapshots that ship with Attune, or the files named. Each variant, config and GPU is
-predicted without calibration; baselines (PyTorch's SDPA) are no variants and are passed over.
+Uses the shipped snapshots, or the named files. Each variant, config and GPU is predicted without
+calibration; baselines (PyTorch's SDPA) are skipped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """CPU time of one preview, as at every slider step: `bench_preview.py [OTHER_CHECKOUT]`.
 
-Every compile is in the cache; requests differ in sequence length, so that no answer can be kept.
-Name another checkout to compare with it: the two take turns, each turn in a process of its own, and
-process CPU time is compared, so that other load on the machine counts as little as possible.
+Every compile is in the cache; requests differ in sequence length, so that no answer is cached. Name
+another checkout to compare with it: both alternate, each turn in a new process, and process CPU
+time is compared, which depends least on other load.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
     roots = [ROOT, *(Path(name).resolve() for name in sys.argv[1:2])]
     times_ms: list[list[float]] = [[] for _ in roots]
     for turn in range(TURNS):
-        # Which goes first alternates.
+        # The first one alternates.
         for i in range(len(roots)) if turn % 2 == 0 else reversed(range(len(roots))):
             command = [sys.executable, "-c", _PROBE]
             done = subprocess.run(command, cwd=roots[i], check=True, stdout=subprocess.PIPE)

@@ -1,8 +1,8 @@
-"""How far verdicts can be trusted: `python tests/bench/bench_sampler.py`.
+"""Error rates of the sampler's verdicts: `python tests/bench/bench_sampler.py`.
 
 1,000 comparisons of identical kernels and 1,000 with a true difference of 2 %, at several levels of
-noise, on simulated GPUs whose clock drifts and whose samples have outliers. Beside it what the
-usual way says of the same GPUs: each kernel measured by itself, the intervals compared.
+noise, on simulated GPUs whose clock drifts and whose samples have outliers. For comparison the
+usual method on the same GPUs: each kernel measured separately, comparing the intervals.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DECIDED = (Verdict.FASTER, Verdict.SLOWER)
 
 
 def one_after_another(conditions: SimulatedConditions, seed: int) -> Verdict:
-    """Two identical kernels on one device, each in a run of its own, no floor."""
+    """Compare two identical kernels on one device, measured in separate runs."""
     device = SimulatedDevice({"a": 10.0, "b": 10.0}, conditions, seed)
     settings = SamplerSettings(kinds=("device_warm",), seed=seed)
     runs = [run_rounds(device, name, [], settings) for name in ("a", "b")]

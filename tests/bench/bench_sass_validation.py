@@ -1,37 +1,36 @@
-"""Simulated against measured times, every point: what the prediction from machine code is worth.
+"""Simulated against measured times of every validation point: the error of the simulator.
 
     python tests/bench/bench_sass_validation.py [--set NAME] [--pairs FILE]
 
 Compiles the kernels of tests/machine_code/kernels for each GPU, runs their machine code in the
-emulator and the timing model, and prints measured, simulated, error; then per set the mean error,
-the rank correlation, and of all pairs that differ by more than 10 % how many are named in the right
+emulator and the timing model, and prints measured, simulated, error; then for each set the mean
+error, the rank correlation, and how many of the pairs that differ by over 10 % are in the right
 order.
 About two minutes on two idle cores: SGEMM's CTAs are long.
 
-What was chosen on which points. `fetch_cycles`: on three H200 points. The order of issue is a
-published one (Huerta); when it was taken up again, all points had been seen with it and with the
-one before, and steps 2 to 10 of the RTX A6000 series with a third. That what TMA writes goes
-between other accesses to shared memory: after the wgmma points had come out 35 % too slow. These
-are marked "chosen on", and neither means nor counted pairs hold them. Nothing was chosen on the
-other points. The register file, the queues and the widths of loads were taken from a prototype
-that had seen the A6000's figures too.
+Choices made on points. `fetch_cycles`: on three H200 points. The issue order is a published one
+(Huerta); when it was adopted again, all points had been seen with it and with the previous one, and
+steps 2 to 10 of the RTX A6000 series with a third. TMA writes interleave with other accesses to
+shared memory: after the wgmma points were 35 % too slow. These points are marked "chosen on" and
+are in no mean and no counted pair. Nothing was chosen on the other points. The register file, the
+queues and the widths of loads come from a prototype that had seen the A6000's figures too.
 
-Nearly all points are simulated too fast, by 6 % on average: what a simulation leaves out costs
-time. One counted one lies beyond 17 %: step 4 on the A100 (19 %; 12 % with a third more of L2's
-bandwidth, whose CTAs then keep step). Looked for and not found: the clock of the 4090 during the
-series, and how far an SM's nearest and furthest slices of L2 are apart. If all lines were as far
-apart as SMs are (222 to 339 cycles on an L40, arXiv 2606.22588), the mean error would be the same.
+Nearly all points are simulated too fast, by 6 % on average, as effects that are not simulated cost
+time. One counted point is beyond 17 %: step 4 on the A100 (19 %; 12 % with a third more L2
+bandwidth, with which its CTAs stay in step). Unknown: the clock of the 4090 during the series, and
+the distance of an SM from its nearest and furthest L2 slices. If lines differed as much as SMs do
+(222 to 339 cycles on an L40, arXiv 2606.22588), the mean error would be the same.
 
 Sources. H200: this project's own measurements, CUDA graph, warm L2, of kernels that
 tests/machine_code/kernels takes over step by step. SGEMM 4096 x 4096 x 4096: the tables of
 github.com/siboehm/SGEMM_CUDA (A6000, README; A100, README of an early commit, for sizes of 4092 and
-that day's kernels) and of a fork of it for the RTX 4090; clocks there were not fixed, as far as
-published, so that they are simulated at what the energy model says. The kernels here are written
-anew after that series' descriptions. wgmma: kernel 6 of github.com/pranjalssh/fast.cu (README),
+that day's kernels) and of a fork of it for the RTX 4090; clocks were not fixed there, as far as
+published, so they are simulated at the clock of the energy model. The kernels here are rewritten
+from that series' descriptions. wgmma: kernel 6 of github.com/pranjalssh/fast.cu (README),
 likewise. Attention on an RTX 5090: five kernels of
-github.com/gau-nernst/learn-cuda, written anew; its power was held to 400 W, at which clock is not
-published, so that none is counted. Nothing was chosen on them. Step 1 holds more than 255 registers
-and spills here; how much it did there is not known.
+github.com/gau-nernst/learn-cuda, rewritten; its power was limited to 400 W and the clock is not
+published, so none is counted. Nothing was chosen on them. Step 1 needs more than 255 registers and
+spills here; how much it spilled there is not known.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ from engine.model.occupancy import occupancy
 
 CHOSEN_ON = "chosen on"
 KERNELS = Path(__file__).resolve().parents[1] / "machine_code" / "kernels"
-# Rows and columns of the matrices, as published; rows of 4092 floats begin in the middle of a line.
+# Sizes of the matrices as published; rows of 4092 floats begin in the middle of a line.
 SIZES = {"RTX A6000": 4096, "RTX 4090": 4096, "A100 40GB SXM": 4092}
 
 # GFLOP/s as published, steps 1 to 10.
@@ -94,7 +93,7 @@ class Point:
     measured: float
     simulated: Callable[[], float]
     unit: str = "us"
-    left_out: str = ""  # why it is not counted
+    left_out: str = ""  # reason why it is not counted
 
 
 @lru_cache(maxsize=64)
@@ -149,7 +148,7 @@ def h200_us(file: str, entry: str, launch: Launch, fit: int | None = None) -> fl
 def flash_us(heads: int, seqlen: int) -> float:
     arguments = (*pointers(5), *packed(1, heads, seqlen, 0.125))
     launch = Launch((heads, 1, seqlen // 64), (128, 1, 1), 5 * 64 * 72 * 2, arguments)
-    # Three fit of the kernel that was measured: it takes 136 registers, the one here 128.
+    # Three CTAs of the measured kernel fit, as it has 136 registers; the one here has 128.
     return h200_us("flash_mma.cu", "flash", launch, fit=3)
 
 
@@ -158,7 +157,7 @@ def floor_us(entry: str, seqlen: int) -> float:
     arguments = (*pointers(4), *packed(pieces))
     if entry == "copy":
         return h200_us("floors.cu", entry, Launch((pieces // 256, 1, 1), (256, 1, 1), 0, arguments))
-    # Measured with 128 and 256 threads; the better one counts there too.
+    # Measured with 128 and 256 threads; the faster one is used in both.
     return min(
         h200_us("floors.cu", entry, Launch((seqlen // 16, 1, 1), (n, 1, 1), 32 * pieces, arguments))
         for n in (128, 256)
@@ -191,10 +190,10 @@ def h200_points() -> Iterator[Point]:
 
 
 def sgemm_gflops(gpu: str, step: int) -> float:
-    """The K loop continued in a straight line from two lengths: 4096 steps of it are no news.
+    """Return GFLOP/s, with the K loop extrapolated linearly from two lengths to 4096.
 
-    At the clock that the power limit sustains: the benchmark launches a kernel 10 times or more in
-    a row, which at this size takes 30 ms at least.
+    At the sustained clock of the power limit: the benchmark launches a kernel 10 times or more in a
+    row, which takes at least 30 ms at this size.
     """
     device = find_device(gpu)
     defines, rows, columns, threads = [("STEP", str(step))], 128, 128, 256
@@ -214,9 +213,9 @@ def sgemm_gflops(gpu: str, step: int) -> float:
     if step <= 3:
         rows = columns = 32
         block, depths = (32, 32, 1) if step == 1 else (1024, 1, 1), (128, 256)
-    # Rows of A are as long as the sum: they begin where those of the full size do in a line.
+    # Rows of A have the length of the sum, and begin at the same place in a line as at full size.
     cut_off = -size % 32
-    tile = 1 if step <= 2 else 32  # the depth that a loop of the kernel rounds up to, or a multiple
+    tile = 1 if step <= 2 else 32  # the depth to which the loop rounds up, or a multiple
     grid = -(-size // columns), -(-size // rows), 1
     traces = []
     for depth in (depths[0] - cut_off, depths[1] - cut_off):
@@ -274,9 +273,9 @@ def miss_share(
     gpu: GpuRates,
     held: int,
 ) -> float:
-    """Of A's rows and B's columns, what is not in L2 when the CTAs that run together need it."""
+    """Return the share of A's rows and B's columns that misses L2 for concurrent CTAs."""
     along_x, along_y = (grid[0], 1, 1), (1, grid[1], 1)
-    # Steps 1 to 3 have rows along blockIdx.x, the others columns.
+    # In steps 1 to 3 blockIdx.x indexes rows, in the others columns.
     of_a, of_b = (along_y, along_x) if step <= 3 else (along_x, along_y)
     panels = SharedBytes(rows * size * 4, of_a), SharedBytes(columns * size * 4, of_b)
     return launch_traffic(panels, grid, held * gpu.num_sms, gpu.kept_bytes).miss_share
@@ -303,7 +302,7 @@ PERSISTENT_CTAS = 128
 
 
 def wgmma_tflops(size: int) -> float:
-    """All of the depth, and two of a CTA's tiles: the others repeat the second one."""
+    """Return TFLOP/s from the full depth and two tiles a CTA, as later tiles repeat the second."""
     device = find_device("H100 80GB SXM")
     rates = gpu_rates(device)
     program, cubin = program_of("gemm_wgmma.cu", "sm_90a", "gemm")
@@ -311,7 +310,7 @@ def wgmma_tflops(size: int) -> float:
     tiles = (size // 192) ** 2 // PERSISTENT_CTAS
     cycles = []
     for count in (1, 2):
-        # Fewer CTAs than tiles give each its number of them.
+        # With fewer CTAs than tiles each CTA has several tiles.
         ctas = (size // 192) ** 2 // count
         arguments = (bytes(128), bytes(128), pointers(3)[2], *packed(size, size))
         launch = Launch((ctas, 1, 1), (512, 1, 1), smem_bytes, arguments)
@@ -380,7 +379,7 @@ def ranks(values: list[float]) -> np.ndarray:
 
 
 def right_pairs(measured: list[float], simulated: list[float]) -> tuple[int, int]:
-    """(named in the right order, pairs that differ by more than 10 %)."""
+    """Return (pairs in the right order, pairs), for pairs that differ by over 10 %."""
     right = total = 0
     for (a, x), (b, y) in itertools.combinations(zip(measured, simulated, strict=True), 2):
         if max(a, b) > 1.1 * min(a, b):
@@ -390,7 +389,7 @@ def right_pairs(measured: list[float], simulated: list[float]) -> tuple[int, int
 
 
 def neighbour_pair(before: tuple[Point, float], after: tuple[Point, float]) -> dict[str, object]:
-    """Two steps of a series on one GPU, as ratios of times. Its clock need not be known."""
+    """Return ratios of times of two steps on one GPU, for which the clock need not be known."""
 
     def ratio(first: float, second: float) -> float:
         return round(second / first if after[0].unit == "us" else first / second, 4)
@@ -423,7 +422,7 @@ def main() -> None:
     errors: list[float] = []
     neighbours: list[dict[str, object]] = []
     pairs = [0, 0]
-    apart: list[tuple[float, bool]] = []  # simulated ratio of each counted pair, named rightly
+    apart: list[tuple[float, bool]] = []  # simulated ratio of each counted pair, in the right order
     for group, members in itertools.groupby(points, key=lambda p: p.group):
         print(f"\n{group}")
         began = time.perf_counter()
@@ -440,7 +439,7 @@ def main() -> None:
             if not p.left_out:
                 measured.append(p.measured)
                 simulated.append(value)
-            # Of times: a simulated rate that is too high is a time that is too short.
+            # Errors of times: a simulated rate that is too high is a time that is too short.
             error = value / p.measured - 1 if p.unit == "us" else p.measured / value - 1
             note = f"  {p.left_out}" if p.left_out else ""
             print(

@@ -1,15 +1,15 @@
-"""How many measurements reach the best config, in the order of simulated times and without it.
+"""Number of measurements to reach the best config, ordered by simulated times and unordered.
 
     python tests/bench/bench_search_order.py [--gpu L4] [--seqlen 1024] [--ladder]
 
-Two tables. First what was really measured: the published SGEMM series of the validation, each a
-search among ten kernels of one GPU. Then the ladder's configs, of which no GPU's times are on
-record: there the true times are simulated ones with the error that the validation found, drawn
-anew in every trial, and each measurement has the noise of tests/simulated_gpu.py. It shows what the
-order is worth if the ladder's errors are of that size, and it is no measurement of the ladder.
+Two tables. First measured times: the published SGEMM series of the validation, each a search among
+ten kernels on one GPU. Then the configs of the ladder, for which there are no recorded times: the
+true times are simulated ones with the error found by the validation, drawn in every trial, and each
+measurement has the noise of tests/simulated_gpu.py. This shows the value of the order if the errors
+of the ladder are of that size; it is no measurement of the ladder.
 
-"Reached" is when a config within 2 % of the best has been measured. The ladder's kernels are
-compiled and simulated first: minutes, the second time seconds.
+The best is reached when a config within 2 % of it is measured. The kernels of the ladder are
+compiled and simulated first, which takes minutes, later seconds.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from engine.search.strategies import StrategyName, make_strategy  # noqa: E402
 
 NEAR = 1.02  # of the best time
 TRIALS = 400
-# Standard deviation of the logarithm of simulated over measured, kernels of one series on one GPU:
-# the largest of the validation's sets.
+# Standard deviation of log(simulated / measured) of kernels of one series on one GPU: the largest
+# of the validation sets.
 SERIES_ERROR = 0.12
 VARIANTS = ("v08", "v09", "v10")
 
@@ -52,7 +52,7 @@ def recorded() -> None:
         order = sorted(range(len(measured)), key=simulated.__getitem__)
         near = [i for i, time in enumerate(measured) if time <= NEAR * min(measured)]
         by_code = 1 + min(order.index(i) for i in near)
-        # Of n in any order, the first of k good ones comes at (n + 1) / (k + 1) on average.
+        # In random order the first of k good ones of n comes at (n + 1) / (k + 1) on average.
         at_random = (len(measured) + 1) / (len(near) + 1)
         print(f"  {gpu:16} by machine code {by_code}, in random order {at_random:.1f} on average")
 
@@ -79,7 +79,7 @@ def ladder(gpu: str, seqlen: int) -> None:
 def _trial(
     name: StrategyName, points: Sequence[SweepPoint], times: dict[str, float], seed: int
 ) -> int:
-    """Measurements until a config within 2 % of the best was measured."""
+    """Return the number of measurements until one is of a config within 2 % of the best."""
     rng = random.Random(seed)
     true = {i: t * math.exp(rng.gauss(0, SERIES_ERROR)) for i, t in times.items()}
     device = SimulatedDevice(true, SimulatedConditions(), seed=seed)

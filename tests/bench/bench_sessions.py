@@ -1,4 +1,4 @@
-"""Figures of the sessions store: `python tests/bench/bench_sessions.py`.
+"""Times of the sessions store: `python tests/bench/bench_sessions.py`.
 
 Prints how long a store of 10,000 snapshots takes to list (cold: no index; warm: with it), and how
 long a snapshot of 1,000 evaluations × 200 samples takes to save and to open.
@@ -37,7 +37,7 @@ def timed(what: str, goal_s: float | None, action: Callable[[], Any]) -> Any:
 
 
 def fill(folder: Path) -> None:
-    """10,000 files, 100 different snapshots of 20 evaluations × 30 samples."""
+    """Write 10,000 files of 100 different snapshots, each of 20 evaluations × 30 samples."""
     folder.mkdir()
     environment = collect_environment()
     for kind in range(100):

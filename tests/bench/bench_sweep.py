@@ -1,8 +1,8 @@
-"""Figures of sweeps: `python tests/bench/bench_sweep.py`.
+"""Speed of sweeps: `python tests/bench/bench_sweep.py`.
 
-Evaluations per minute on the CPU backend (new compiles, then from the cache), how good the
-estimates were, the same on two Dask workers of this machine, and what a journal of 10,000
-evaluations costs a page that follows it.
+Evaluations per minute on the CPU backend (new compiles, then from the cache), the error of the
+estimated durations, the same on two local Dask workers, and the cost of a journal of 10,000
+evaluations for a page that follows it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ROUNDS = 5
 
 
 def on_the_cpu(folder: Path) -> None:
-    """The configs of three variants at one small problem, with an empty and then a full cache."""
+    """Time the configs of three variants at one small problem, with an empty, then a full cache."""
     os.environ["ATTUNE_CACHE_DIR"] = str(folder / "cache")
     space = Space(("v01", "v02", "v05"), (Problem(1, 1, 128, 64),), {"block_n": (64,)})
     spec = SweepSpec(space, CPU)
@@ -69,7 +69,7 @@ def on_the_cpu(folder: Path) -> None:
 
 
 def on_two_workers(folder: Path) -> None:
-    """One process against two workers on loopback, in turns, everything compiled before."""
+    """Time one process against two local workers, alternating, with everything compiled."""
     space = Space(("v01", "v02", "v05"), (Problem(1, 1, 128, 64),), {"block_n": (64,)})
     spec = SweepSpec(space, CPU)
     points = space.points(CPU)
@@ -93,7 +93,7 @@ def on_two_workers(folder: Path) -> None:
                         sweep_on(cluster, spec, book)
                     took_s = time.perf_counter() - start
                     assert len(book.rows) == len(points)
-                    if turn > 0:  # the first one warms up
+                    if turn > 0:  # the first turn warms up
                         rates.append(60 * len(points) / took_s)
     for what, rates in per_minute.items():
         print(f"CPU backend, {what:<16} {median(rates):6.0f} evaluations/min ({len(points)} each)")

@@ -1,11 +1,11 @@
-"""How fast the Sweep page follows a journal of 10,000 evaluations, in a real browser.
+"""Time in which the Sweep page follows a journal of 10,000 evaluations, in a browser.
 
 `python tests/bench/bench_sweep_page.py [--samples 20] [--tabs Winners,Table]`
 
-A made-up running sweep is opened in Chromium. Tab by tab, first rows are appended to its journal:
-timed from a tick (the browser's request to the server) until its last answer is drawn, late charts
-included, and the browser has nothing left to do. When the sweep has ended a filter is changed:
-timed from the click.
+A made-up running sweep is opened in Chromium. For each tab, first rows are appended to its journal,
+timed from a tick (the browser's request to the server) until its last answer is drawn, including
+late charts, and the browser is idle. After the end of the sweep a filter is changed, timed from the
+click.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ PROBLEMS = tuple(
     for seqlen in (64, 128, 256, 512, 1024, 2048)
 )
 
-# Notes when the browser asks the server for something, when answers come in, and when it has drawn
-# what they say: idle after two more frames, because charts are drawn after the page is painted.
+# Records when the browser sends a request, when answers arrive, and when they are drawn: idle after
+# two more frames, because charts are drawn after the page is painted.
 _WATCH = """
 () => {
   window.attune = {asked: [], answered: [], drawn: [], pressed: 0};
@@ -82,12 +82,12 @@ _WATCH = """
   document.addEventListener('click', () => { window.attune.pressed = performance.now(); }, true);
 }
 """
-QUIET_MS = 350.0  # nothing comes in for so long: the update is complete
-TICKS_MS = 5000  # in which the results of a running sweep are brought up to date, too
+QUIET_MS = 350.0  # an update is complete after this time without an answer
+TICKS_MS = 5000  # within which results of a running sweep are updated too
 
 
 def rows(spec: SweepSpec) -> list[tuple[SweepPoint, SweepRow]]:
-    """Made-up times on the shape of a real evaluation."""
+    """Yield rows like real evaluations, with made-up times."""
     request = EvaluationRequest("v05", Problem(1, 1, 64, 64), gpu="L4", execute=False)
     base = evaluate(request).evaluation
     found = []
@@ -109,7 +109,7 @@ def rows(spec: SweepSpec) -> list[tuple[SweepPoint, SweepRow]]:
 
 
 class MadeUpSweep:
-    """A running sweep on disk. Its worker is a process that only lives."""
+    """A running sweep on disk, whose worker is an idle process."""
 
     def __init__(self, cache: Path) -> None:
         self.run = RunDir(cache / "jobs" / "server0")
@@ -119,7 +119,7 @@ class MadeUpSweep:
             ["sleep", "3600"],
             start_new_session=True,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,  # else whoever reads this program's waits for it, too
+            stderr=subprocess.DEVNULL,  # else readers of this program's stderr wait for it too
         )
         self.run.write_worker(self.worker.pid, code_stamp())
         self.event("queued", kind="sweep", journal=JOB, request=encode(self.spec))
@@ -156,7 +156,7 @@ class MadeUpSweep:
         )
 
     def add(self) -> None:
-        """One more evaluation, as a worker writes it."""
+        """Add one evaluation, as a worker writes it."""
         self._add()
         self.progress()
 
@@ -175,9 +175,9 @@ def settled(page: Page, since_ms: float) -> None:
 
 
 def update_ms(page: Page, asked_ms: float) -> float:
-    """From a request until the last answer before the next pause or request is drawn."""
+    """Return ms from a request until the last answer before the next pause or request is drawn."""
     attune = page.evaluate("() => window.attune")
-    # Both parts of the page may ask at about the same time: their answers are one update.
+    # Both parts of the page may send requests at about the same time, which are one update.
     bound = min((t for t in attune["asked"] if t > asked_ms + 100), default=math.inf)
     last, drawn = asked_ms, asked_ms
     for answer, at in zip(attune["answered"], attune["drawn"], strict=False):
@@ -198,7 +198,7 @@ def row_appended(page: Page, sweep: MadeUpSweep, shows: str) -> list[float]:
     page.wait_for_function(
         "text => document.querySelector('[data-testid=stMain]').innerText.includes(text)",
         arg=shows.format(sweep.done),
-        polling=100,  # at every frame it would keep the page from its timers
+        polling=100,  # polling at every frame would delay the timers of the page
         timeout=60_000,
     )
     page.wait_for_timeout(TICKS_MS)
@@ -207,7 +207,7 @@ def row_appended(page: Page, sweep: MadeUpSweep, shows: str) -> list[float]:
 
 
 def filter_changed(app: Driver, name: str) -> float:
-    """From the click on an option to the last paint."""
+    """Return ms from the click on an option to the last paint."""
     page = app.page
     app.key("sweep_only").locator("input").click()
     option = page.get_by_role("option").filter(has_text=name).first
@@ -268,7 +268,7 @@ def main() -> None:
                 opened(app, sweep, tab)
                 print(f"{tab + ', opened':<44}{time.perf_counter() - start:7.2f} s")
                 times = [row_appended(page, sweep, "{:,} of") for _ in range(args.samples)]
-                # Most ticks bring the progress alone; the slowest of each row drew the results.
+                # Most ticks update only the progress; the slowest of each row drew the results.
                 report(f"{tab}, a row appended, results", [max(each) for each in times])
                 report(f"{tab}, a row appended, any tick", [t for each in times for t in each])
             sweep.event("finished", end="finished", final=[])

@@ -1,12 +1,11 @@
-"""Plants the bugs of tests/planted_bugs/unseen/; prints found and named by cause, by kind.
+"""Plant the bugs of tests/planted_bugs/unseen/; print found, and named by cause, for each kind.
 
     python tests/bench/bench_unseen.py                       # all bugs, by one --check each
     python tests/bench/bench_unseen.py --kinds mbarrier wgmma -v
     python tests/bench/bench_unseen.py --legal               # legal changes: nothing may be said
 
-A bug is found when the check fails or warns, and named when what is said matches one of the words
-that were written down for its cause; the changed line alone names nothing. A change that the
-compiler refuses counts as neither.
+A bug is found if the check fails or warns, and named if the message has one of the words listed for
+its cause; the changed line alone does not name it. A change that does not compile is not counted.
 """
 
 from __future__ import annotations

@@ -1,24 +1,24 @@
-"""Published times of kernels by others, and what was simulated of their machine code.
+"""Published times of other projects' kernels, and simulated times of their machine code.
 
-`counted_sets.json` holds them by series: times as published, with source and conditions, and what
-the authors' sources, compiled unchanged but for what a host needs, came to when they were counted
-and simulated (date and CUDA release stand there). Their code is not here, so that these do not
-change with the model; `bench_sass_validation.py` simulates the series that were written anew.
+`counted_sets.json` has them by series: times as published, with source and conditions, and the
+counts and simulated times of the authors' sources, compiled unchanged except for host code (with
+date and CUDA release). The sources are not in this repository, so these figures do not change with
+the model; `bench_sass_validation.py` simulates the series that were rewritten.
 
-At which clock a series is simulated was set before any of it was: the one that its source locked or
-logged; where kernels are launched again and again, the one that the energy model says; in bursts
-and where memory binds, boost. What L2 holds when a launch begins is as the source's benchmark
-leaves it: nothing of it where each launch has other inputs.
+The clock of each series was chosen before it was simulated: the one locked or logged by its source;
+for repeated launches the one by the energy model; for bursts and memory-bound kernels the boost
+clock. The content of L2 at the start of a launch is as in the source's benchmark: empty if each
+launch has other inputs.
 
-Two rules came when all series had been seen, each with a reason of its own: lanes arrive at an
-mbarrier one after the other, as atomics on one word do, and the tags of L1 answer for four lines at
-once. Without them the mean error was 8.1 %, fast.cu's kernels 4 to 6 were 12 to 18 % too fast and
-three reductions 16 % too slow. Where rows begin in the middle of a line an A100 looks up line by
-line (SGEMM of 4092); whether other GPUs do is not known.
+Two rules were added after all series had been seen, each for a reason of its own: lanes arrive at
+an mbarrier one after the other, like atomics on one word, and an L1 tag lookup covers four lines.
+Without them the mean error was 8.1 %, kernels 4 to 6 of fast.cu were 12 to 18 % too fast and three
+reductions 16 % too slow. If rows begin in the middle of a line, an A100 looks up line by line
+(SGEMM of 4092); whether other GPUs do is not known.
 
-One constant of the model and two figures of energy were fitted to some of these series (marked
-`fitted` in `timing/constants.py` and `timing/power.py`). Such a point has a `left_out_us` too: the
-same with what is fitted to the other series alone, and that is what is counted here.
+One constant of the model and two energy constants were fitted to some of these series (marked
+`fitted` in `timing/constants.py` and `timing/power.py`). Such a point also has `left_out_us`, the
+time with constants fitted to the other series only, which is the one counted here.
 
     python tests/bench/counted_sets.py
 """
@@ -35,7 +35,7 @@ from pathlib import Path
 
 FILE = Path(__file__).with_suffix(".json")
 _Z90 = 1.6449
-_FEWEST_SERIES = 2  # of a class: of fewer all classes together say how wide it is
+_FEWEST_SERIES = 2  # in a class; with fewer the width is that of all classes together
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class CountedPoint:
     name: str
     kind: str  # of `KernelClass`
     measured_us: float
-    simulated_us: float  # nothing fitted to its series
-    as_shipped_us: float  # with the constants as they stand
+    simulated_us: float  # without constants fitted to its series
+    as_shipped_us: float  # with the present constants
 
     @property
     def error(self) -> float:
-        """Of the simulated time, as a share of the measured one."""
+        """Return the error of the simulated time relative to the measured one."""
         return self.simulated_us / self.measured_us - 1
 
     @property
@@ -62,7 +62,7 @@ class CountedPoint:
 
 @lru_cache(maxsize=1)
 def counted_points() -> tuple[CountedPoint, ...]:
-    """All of them, series by series."""
+    """Return all points, series by series."""
     return tuple(
         CountedPoint(
             each["series"],
@@ -79,15 +79,16 @@ def counted_points() -> tuple[CountedPoint, ...]:
 
 
 def half_width(points: Sequence[CountedPoint]) -> float:
-    """Of log(measured / simulated): 90 % of such points lie within it, those unseen among them."""
+    """Return the half width of log(measured / simulated) that holds 90 % of such points, new ones
+    included."""
     errors = sorted(point.log_error for point in points)
     return errors[min(len(errors), math.ceil(0.9 * (len(errors) + 1))) - 1]
 
 
 def residuals(points: Sequence[CountedPoint]) -> dict[str, float]:
-    """{class: half width as a standard deviation}, rounded up to two digits.
+    """Return the half width of each class as a standard deviation, rounded up to two digits.
 
-    A class seen in too few series is not believed to be nearer than all points together.
+    A class with too few series is not given a smaller width than all points together.
     """
     widths = {}
     for kind in sorted({p.kind for p in points}):
@@ -99,7 +100,7 @@ def residuals(points: Sequence[CountedPoint]) -> dict[str, float]:
 
 
 def inside_left_out(points: Sequence[CountedPoint]) -> list[CountedPoint]:
-    """Those within what the other series' points of their class say."""
+    """Return the points inside the interval from the other series of their class."""
     inside = []
     for point in points:
         others = [p for p in points if p.series != point.series]
@@ -112,7 +113,7 @@ def inside_left_out(points: Sequence[CountedPoint]) -> list[CountedPoint]:
 
 
 def right_pairs(points: Iterable[CountedPoint]) -> tuple[int, int]:
-    """(in the right order, pairs of a series that differ by more than 10 %)."""
+    """Return (pairs in the right order, pairs) of a series, for pairs that differ by over 10 %."""
     right = total = 0
     for _, members in itertools.groupby(points, key=lambda p: p.series):
         for a, b in itertools.combinations(members, 2):

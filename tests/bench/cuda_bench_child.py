@@ -1,4 +1,4 @@
-"""Times one compiled kernel with cuda-bench; started by `bench_gpu.py` in a process of its own.
+"""Time one compiled kernel with cuda-bench; started by `bench_gpu.py` as a process.
 
     python cuda_bench_child.py JOB.json RESULTS.json
 

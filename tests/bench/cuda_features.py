@@ -1,10 +1,10 @@
-"""Prints the table of CUDA features: the CPU backend executes it, or a sentence refuses it.
+"""Print the table of CUDA features: executed by the CPU backend, or refused with which error.
 
     python tests/bench/cuda_features.py [--check]
 
-Every feature is a small kernel that is compiled for the host, executed and compared with what it
-must compute; `--check` uses the check build. `tests/cuda_on_host/test_cuda_features.py` holds the
-table.
+Every feature is a small kernel that is compiled for the host, executed and compared with its
+expected result; `--check` uses the check build. `tests/cuda_on_host/test_cuda_features.py` has
+the table.
 """
 
 from __future__ import annotations

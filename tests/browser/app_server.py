@@ -1,4 +1,4 @@
-"""A server of the app on a free loopback port, and how to drive its page."""
+"""Start a server of the app on a free loopback port, and drive its pages."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ CHROMIUM_ARGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    # In place of Playwright's own list, as the last one counts: what stands in it, and the page of
-    # the browser's frame, which takes a second of CPU time for each profile.
+    # Repeats Playwright's own list, as the last such option counts, and adds the page of the
+    # browser's frame, which takes a second of CPU time for each profile.
     "--disable-features=AvoidUnnecessaryBeforeUnloadCheckSync,DestroyProfileOnBrowserClose,"
     "HttpsUpgrades,HttpsFirstBalancedModeAutoEnable,LensOverlay,MediaRouter,PaintHolding,"
     "ThirdPartyStoragePartitioning,OptimizationHints,NetworkTimeServiceQuerying,"
     "PreconnectToSearch,Translate,PreloadTopChromeWebUI",
 ]
-WAIT_MS = 120_000  # a busy machine compiles slowly; every wait is for a text, never for a time
+WAIT_MS = 120_000  # long, as a busy machine compiles slowly; waits end with a text
 expect.set_options(timeout=WAIT_MS)
 
 
 def find_chromium() -> str | None:
-    """`ATTUNE_CHROMIUM`, or the system's: the one without a window's frame has less to compute."""
+    """Return `ATTUNE_CHROMIUM` or the system's browser, preferring a headless shell as cheaper."""
     names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
     wanted = os.environ.get("ATTUNE_CHROMIUM"), *names
     return next((path for name in wanted if name and (path := shutil.which(name))), None)
@@ -56,7 +56,7 @@ class Server:
     process: subprocess.Popen[bytes]
 
     def stop(self) -> None:
-        """End the server and the worker it started."""
+        """Stop the server and the worker it started."""
         self.process.terminate()
         try:
             self.process.wait(10)
@@ -71,10 +71,10 @@ class Server:
 def start_server(
     folder: Path, *, root: Path = ROOT, cache: Path | None = None, token: bool = False
 ) -> Server:
-    """Start `streamlit run app/main.py` of the checkout at `root`; ready when this returns.
+    """Start `streamlit run app/main.py` of the checkout at `root` and wait until it answers.
 
     Args:
-        token: ask visitors for one; `server.log` in `folder` holds the URL.
+        token: ask visitors for a token; the URL is in `server.log` of `folder`.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -121,7 +121,7 @@ def start_server(
 
 @dataclass(frozen=True)
 class Driver:
-    """The page as a person uses it."""
+    """Actions of a user on a page."""
 
     page: Page
     url: str
@@ -132,7 +132,7 @@ class Driver:
         return self
 
     def key(self, key: str) -> Locator:
-        """The widget with this key."""
+        """Return the widget with this key."""
         return self.page.locator(f".st-key-{key.replace('.', '-')}")
 
     def number(self, key: str, value: int) -> None:
@@ -141,7 +141,7 @@ class Driver:
         box.press("Enter")
 
     def select(self, key: str, text: str) -> None:
-        """Type `text` and choose the option that is or begins with it."""
+        """Type `text` and select the option that equals or begins with it."""
         box = self.key(key).locator("input")
         self.rest()
         box.click()
@@ -160,13 +160,13 @@ class Driver:
         expect(self.metric(label)).to_contain_text(text, timeout=WAIT_MS)
 
     def rest(self) -> None:
-        """Wait until no script of the page runs."""
+        """Wait until no script run of the page is active."""
         expect(self.page.get_by_test_id("stApp")).to_have_attribute(
             "data-test-script-state", "notRunning", timeout=WAIT_MS
         )
 
     def tab(self, name: str) -> None:
-        """Open a tab: one that was clicked while the page was drawn is taken back, and lost."""
+        """Open a tab, clicking again if a redraw of the page discards the click."""
         tab = self.page.get_by_role("tab", name=name, exact=True)
         for _ in range(5):
             tab.click()
@@ -176,7 +176,7 @@ class Driver:
         expect(tab).to_have_attribute("aria-selected", "true")
 
     def click(self, button: Locator, shows: Locator) -> None:
-        """Click until `shows` is there: a click while the page is drawn is taken back, and lost."""
+        """Click until `shows` is visible, as a redraw of the page may discard a click."""
         for _ in range(5):
             self.rest()
             if button.is_visible():
@@ -187,8 +187,8 @@ class Driver:
         expect(shows).to_be_visible()
 
     def step(self, slider: Locator, url: str) -> None:
-        """Press the right arrow until the page's link says `url`: a key that is pressed while the
-        page is drawn is taken back, and lost."""
+        """Press the right arrow until the URL of the page has `url`, as a redraw may discard a key
+        press."""
         for _ in range(5):
             self.rest()
             slider.press("ArrowRight")
@@ -209,10 +209,10 @@ class Driver:
         meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         """Drag over `places` of a chart (shares of its width and height) until the JavaScript
-        `taken` is true: a drag is lost where the chart is laid anew under it.
+        `taken` is true, as a new layout of the chart discards a drag.
 
         Args:
-            meanwhile: is done before the last place, with the mouse down.
+            meanwhile: called before the last place, with the mouse down.
         """
         mouse = self.page.mouse
         for _ in range(8):
@@ -236,8 +236,8 @@ class Driver:
         raise AssertionError("the chart took none of the drags")
 
     def click_point(self, point: Locator, text: str) -> None:
-        """Click a point of a chart until the page says `text`: a click is lost where the chart is
-        laid anew under it, and before the chart knows what the mouse is over."""
+        """Click a point of a chart until the page shows `text`: a click is lost during a new layout
+        and before the chart has found the point under the mouse."""
         seen = self.page.get_by_text(text).first
         label = self.page.locator(".hoverlayer .hovertext").first
         for _ in range(8):
@@ -255,7 +255,7 @@ class Driver:
         raise AssertionError("the chart took none of the clicks")
 
     def quiet(self, count: str, still_ms: int = 1000) -> None:
-        """Wait until what the JavaScript `count` counts has not grown for a while."""
+        """Wait until the number that the JavaScript `count` returns is stable for `still_ms`."""
         grown = f"window.counted = [{count}, performance.now()]"
         self.page.evaluate(grown)
         self.page.wait_for_function(

@@ -1,4 +1,4 @@
-"""A real Chromium and a real server. Skipped only where there is no browser."""
+"""A Chromium and a server for the browser stories, which are skipped without a browser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app_server import CHROMIUM_ARGS, WAIT_MS, Driver, Server, find_chromium, st
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[playwright_api.Browser]:
-    """Closed before tests that run an event loop of their own, beside which Playwright's stands."""
+    """Yield the browser; it is closed before tests with their own event loop."""
     path = find_chromium()
     if path is None:
         words = "no Chromium found: install it or set ATTUNE_CHROMIUM to its path"
@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def new_tab(browser: playwright_api.Browser, server: Server) -> Iterator[Callable[..., Driver]]:
-    """Open a fresh browser profile at a path of the app. An error of a page fails the test."""
+    """Yield a function that opens a path of the app in a new profile; page errors fail the test."""
     contexts = []
     uncaught: list[str] = []
 

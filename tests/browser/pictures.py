@@ -1,8 +1,8 @@
-"""The pictures of the READMEs, made anew from today's pages.
+"""Renew the pictures of the READMEs from the present pages.
 
     python tests/browser/pictures.py [NAME ...]    # app/assets/NAME.png; without names all of them
 
-Each is a page as it stands with an empty store, in the light theme, at 1400 pixels.
+Each shows a page with an empty store, in the light theme, 1400 pixels wide.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STUDY = "20261121T000000Z_l4_v01_7-problems.json"
 class Picture:
     path: str
     height_px: int
-    until: Callable[[Driver], None]  # does what is to be seen, and waits for it
+    until: Callable[[Driver], None]  # brings the page into the state to show
 
 
 def _tune(app: Driver) -> None:
@@ -55,7 +55,7 @@ def _kernels(app: Driver) -> None:
     chart = app.page.get_by_text("Simulated time of each rung").first
     expect(chart).to_be_visible(timeout=4 * WAIT_MS)
     app.see("auto takes")
-    expect(app.key("kernels_stop")).to_have_count(0, timeout=4 * WAIT_MS)  # every rung is there
+    expect(app.key("kernels_stop")).to_have_count(0, timeout=4 * WAIT_MS)  # every rung is computed
 
 
 def _batch(app: Driver) -> None:
@@ -108,9 +108,9 @@ def main() -> None:
                 picture.until(app)
                 app.rest()
                 expect(page.get_by_test_id("stSkeleton")).to_have_count(0)
-                page.wait_for_timeout(1_000)  # what moves comes to rest
+                page.wait_for_timeout(1_000)  # animations end
                 shot = Image.open(BytesIO(page.screenshot())).convert("RGB")
-                few = shot.quantize(256, kmeans=1)  # the rare warm colours of a scale stay
+                few = shot.quantize(256, kmeans=1)  # keeps rare colours of a scale
                 few.save(ASSETS / f"{name}.png", optimize=True)
                 page.close()
         finally:

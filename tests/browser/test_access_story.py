@@ -1,4 +1,4 @@
-"""Who reaches the app in a real browser: not the pages of other ports; one name has the session."""
+"""Access to the app in a browser: pages of other ports are refused; sign-in by token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONNECT = """url => new Promise(done => {
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
-    """A server that asks for a token, and the URL that it printed."""
+    """Yield the URL printed by a server that asks for a token."""
     folder = tmp_path_factory.mktemp("closed")
     server = start_server(folder, token=True)
     printed = re.search(r"http://attune-\S+", (folder / "server.log").read_text())
@@ -33,7 +33,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, s
 
 
 class _Other(http.server.BaseHTTPRequestHandler):
-    """Another server of this machine; it keeps the cookies that it is sent."""
+    """Another server on this machine, which records the cookies it receives."""
 
     seen: ClassVar[list[str]] = []
 
@@ -50,7 +50,7 @@ class _Other(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def other() -> Iterator[int]:
-    """The port of another server."""
+    """Yield the port of another server."""
     with http.server.HTTPServer(("127.0.0.1", 0), _Other) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_port
@@ -71,7 +71,7 @@ def test_pages_of_other_ports_reach_nothing_and_get_no_cookie(
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
     assert cookie["domain"] == origin.removeprefix("http://").partition(":")[0]
     assert url.partition("token=")[2] not in cookie["value"]
-    Driver(page, origin).open("/sweep")  # and it stays signed in
+    Driver(page, origin).open("/sweep")  # the session stays signed in
 
     _Other.seen.clear()
     stream = f"{origin.replace('http', 'ws', 1)}/_stcore/stream"

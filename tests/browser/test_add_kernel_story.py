@@ -1,4 +1,4 @@
-"""The story of a kernel of one's own: found by its path, described by a short form, run, edited."""
+"""Story of an own kernel: added by path, described in a form, run, edited."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
     app = new_tab("/?gpu=L4&B=2&H=3&S=70")
     app.see_metric("Latency", "predicted")
 
-    # A path that is no kernel is one sentence; a kernel without a description gets the form.
+    # A path without a kernel gives one sentence; a kernel without a description gets the form.
     app.press("add_kernel")
     dialog = app.page.get_by_role("dialog")
 
@@ -53,7 +53,7 @@ def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
     expect(box("Grid y")).to_have_value("batch * num_heads")
     expect(dialog).to_contain_text("On B2 H3 S70 D64 fp16")
 
-    # A mistake is named at once; the right formula is taken.
+    # A mistake is named at once; a valid formula is accepted.
     smem = box("Dynamic shared memory, bytes")
     smem.fill("2 * 32 * head_dims * 4")
     smem.press("Enter")
@@ -64,18 +64,18 @@ def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
     app.rest()
     dialog.get_by_role("button", name="Write it beside the file and add").click()
 
-    # It is the selected variant, runs, and is right; the source was not touched.
+    # It is the selected variant, runs and is correct; the source is unchanged.
     expect(dialog).to_have_count(0, timeout=WAIT_MS)
     app.see("story_flash")
     app.see_metric("Waves", "18 CTAs")
     app.press("run")
-    # A first run of an empty cache builds the CPU backend's runtime as well.
+    # The first run with an empty cache also builds the CPU backend's runtime.
     expect(app.metric("Correctness")).to_contain_text("Passed", timeout=3 * WAIT_MS)
     assert source.read_bytes() == (DATA / "naive_flash.cu").read_bytes()
     sidecar = source.with_name("story_flash.attune.toml")
     assert 'entry = "flash_attn_fwd"' in sidecar.read_text(encoding="utf-8")
 
-    # An edit of the source is seen, and what it breaks is named.
+    # An edit of the source is noticed, and its error is named.
     app.rest()
     app.page.get_by_text("Rerun on change").click()
     text = source.read_text(encoding="utf-8")
@@ -84,10 +84,10 @@ def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
     app.tab("Correctness")
     app.see("LSE is wrong")
 
-    # A finding that knows its line opens the source there.
+    # A finding with a line opens the source there.
     twice = "s *= softmax_scale * softmax_scale;"
     source.write_text(text.replace("s *= softmax_scale;", twice), encoding="utf-8")
-    # The verdict's button of that name stands above the finding's.
+    # The verdict line has a button of the same name above.
     named = app.page.get_by_role("button", name="story_flash.cu:58").filter(has_text=twice)
     expect(named).to_contain_text(twice, timeout=WAIT_MS)
     line = app.page.locator(".attune-source-line")
@@ -98,14 +98,14 @@ def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
     expect(link).to_have_attribute("href", f"vscode://file{source}:58")
     app.no_exception()
 
-    # A link names it, and nothing but its name: a path in a link adds nothing.
+    # A link has the name of the kernel only: a path in a link adds no kernel.
     other = new_tab(f"/?variant={source}")
     other.see("There is no variant called")
 
 
 @pytest.mark.exhaustive
 def test_dropped_files_are_tried_together_and_added(new_tab):
-    """A source and its header, dragged onto the dialog: three kernels become the passes of one."""
+    """A source and its header are dropped on the dialog; three kernels become passes of one."""
     app = new_tab("/?gpu=L4&B=1&H=2&S=70")
     app.see_metric("Latency", "predicted")
     app.press("add_kernel")
@@ -130,13 +130,13 @@ def test_dropped_files_are_tried_together_and_added(new_tab):
     expect(dialog).to_contain_text("score_rows, normalize_rows, mix_rows")
     app.rest()
     dialog.get_by_role("button", name="Write it beside the file and add").click()
-    expect(dialog).to_have_count(0, timeout=3 * WAIT_MS)  # it was compiled and executed before
+    expect(dialog).to_have_count(0, timeout=3 * WAIT_MS)  # after it is compiled and executed
     app.see("extension_rows")
     app.no_exception()
 
 
 def drop(app: Driver, files: dict[str, bytes]) -> Locator:
-    """The dialog that adds a kernel, with files dragged onto it."""
+    """Return the dialog that adds a kernel, after dropping the files on it."""
     app.press("add_kernel")
     dialog = app.page.get_by_role("dialog")
     dragged = app.page.evaluate_handle(
@@ -154,7 +154,7 @@ def drop(app: Driver, files: dict[str, bytes]) -> Locator:
 
 
 def run_and_read(app: Driver) -> str:
-    """The verdict's line on a run that passed, with its simulated time."""
+    """Run the kernel; return the verdict line of the passing run, with its simulated time."""
     app.press("run")
     expect(app.metric("Correctness")).to_contain_text("Passed", timeout=3 * WAIT_MS)
     app.see_metric("Latency", "by machine code")
@@ -168,7 +168,7 @@ def test_a_half_kernel_and_a_cubin_are_judged_saved_and_compared_with_a_rung(new
     app = new_tab("/?gpu=L4&B=1&H=2&S=70&variant=v08")
     assert "Correct" in run_and_read(app)
 
-    # A half-precision kernel as it was written, with its own `main`.
+    # An unmodified half-precision kernel with its own `main`.
     source = DATA / "half_rows.cu"
     dialog = drop(app, {source.name: source.read_bytes()})
     entry = dialog.get_by_role("textbox", name="Entry", exact=True)
@@ -179,7 +179,7 @@ def test_a_half_kernel_and_a_cubin_are_judged_saved_and_compared_with_a_rung(new
     app.see("half_rows")
     assert "Correct" in run_and_read(app)
 
-    # Another compiler's: machine code, and what is to be known of it.
+    # Machine code of another compiler, with its description.
     cubin = compile_kernel(source, (), "sm_89", ("half_rows",)).cubin
     dialog = drop(app, {"rows.cubin": cubin, "rows_cubin.cu": CUBIN_BLOCK.encode()})
     expect(dialog).to_contain_text("has its own description", timeout=WAIT_MS)
@@ -191,7 +191,7 @@ def test_a_half_kernel_and_a_cubin_are_judged_saved_and_compared_with_a_rung(new
     app.tab("Machine code")
     app.see("The ten hottest lines")
 
-    # All three are in the working session, and stand beside each other.
+    # All three are in the working session and can be compared.
     app.open("/sessions")
     before = set(server.sessions.glob("*.json.gz"))
     app.press("working_save")

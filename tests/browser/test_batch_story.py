@@ -1,4 +1,4 @@
-"""The story of "Batch size": open, drag, read the recommendation, import a CSV, validate, save."""
+"""Story of "Batch size": open, drag, read the recommendation, import a CSV, validate, save."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms
 def test_drag_read_import_validate_and_save(new_tab, server, tmp_path):
     app = new_tab("/batch")
     app.see_metric("Recommended", "B = ")
-    app.see("predicted by machine code")  # the page is at rest: nothing that is simulated comes in
+    app.see("predicted by machine code")  # no simulation is pending
     before = app.metric("Recommended").inner_text()
 
     # Drag the heads: recommendation, curve and link follow.
@@ -47,7 +47,7 @@ def test_drag_read_import_validate_and_save(new_tab, server, tmp_path):
     app.select("points", "a CSV file")
     app.key("points_csv").locator("input[type=file]").set_input_files(series)
     app.tab("Validate")
-    app.see("0 of 3 measured values")  # those of the study: of another kernel than this file
+    app.see("0 of 3 measured values")  # the points of the study are of another kernel
 
     # Save it; the snapshot holds predictions and the imported points.
     before = {p.name for p in server.sessions.glob("*.json.gz")}

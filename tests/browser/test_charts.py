@@ -1,4 +1,4 @@
-"""What every chart does: keep still when nothing changed, fill the screen, say when it fails."""
+"""All charts: no redraw without a change, full-screen mode, and a message if drawing fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def chart(key: str) -> str:
 
 
 def drawn(app, key: str) -> str:
-    """Wait until it is there; what counts how often it is drawn from now on."""
+    """Wait for the chart; return JavaScript that counts its draws from now on."""
     expect(app.page.locator(f"{chart(key)} .main-svg").first).to_be_visible(timeout=WAIT_MS)
     app.page.evaluate(
         """([selector, key]) => {
@@ -25,7 +25,7 @@ def drawn(app, key: str) -> str:
         [chart(key), key],
     )
     count = f"window.draws.{key}"
-    app.quiet(count)  # the last of the first drawings
+    app.quiet(count)  # after the initial draws
     app.page.evaluate(f"{count} = 0")
     return count
 

@@ -1,4 +1,4 @@
-"""The story of the History tab: an own kernel over its commits, and the diff of the slow one."""
+"""Story of the History tab: an own kernel over its commits, and the diff of the slow one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server for a made-up repository of three commits, the second one slower."""
+    """Yield a server for a made-up repository of three commits, of which the second is slower."""
     folder = tmp_path_factory.mktemp("history")
     repo = repository(folder / "r", "v08")
     source = kernel_file(repo, "v08").rename(repo / "kernels" / "mine.cu")
@@ -40,11 +40,11 @@ def test_where_it_became_slower(browser: Browser, own_server: Server) -> None:
         app.see("over the last git commits")
         app.see("commits that made it worse")
         expect(app.key("history_chart")).to_be_visible(timeout=WAIT_MS)
-        # The slower commit is the one that is open.
+        # The slower commit is open at first.
         app.see("SIMULATED SLOWER: simulated time")
         app.see("-#pragma unroll 4")
         app.see("Times are simulated, none is measured.")
-        # Another one is chosen, and the page comes back where it was after a reload.
+        # Another commit is selected, and a reload keeps the selection.
         option = app.page.get_by_role("option", name="Mended: one load at a time")
         app.click(app.page.get_by_role("combobox", name="What a commit changed"), option)
         option.click()

@@ -1,4 +1,4 @@
-"""A stranger's snapshot in a real browser: nothing is requested from anywhere but this machine."""
+"""An untrusted snapshot in a browser: no request leaves this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_hostile_snapshot_makes_no_request_elsewhere(new_tab, server: Server) 
         app.page.wait_for_load_state("networkidle")
         app.no_exception()
     app.see_metric("Latency", "recorded")
-    # A table's own download would write formulas as they are.
+    # Streamlit's own download of a table would not escape formulas.
     assert not app.page.get_by_role("button", name="Download as CSV").is_visible()
     assert hosts <= {"127.0.0.1", ""}
     main = app.page.get_by_test_id("stMain")

@@ -1,4 +1,4 @@
-"""A latency stream in a real browser: it grows under a zoom, is shared, stopped, and killed."""
+"""A latency stream in a browser: zoomed while it grows, shared, stopped, and its worker killed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.browser
 PATH = "/?S=64&tab=Live+latency"
 CHART = ".attune-chart[data-key=latency_stream_chart]"
 RANGE = f"document.querySelector('{CHART}').layout.xaxis.range"
-# Points on the screen, as the chart has computed them.
+# Number of points drawn by the chart.
 POINTS = "calcdata.find(c => c[0].trace.mode === 'markers').length"
-# 0 while the page has no chart, or one that is not drawn yet.
+# 0 while there is no drawn chart.
 _FOUND = f"document.querySelector('{CHART}')"
 DRAWN = f"({_FOUND}?.calcdata ? {_FOUND}.{POINTS} : 0)"
 
@@ -42,12 +42,12 @@ def samples(app: Driver) -> int:
 
 
 def grows(app: Driver) -> None:
-    """More samples come in than there are now."""
+    """Wait until more samples have arrived."""
     app.page.wait_for_function(f"before => {SAMPLES} > before", arg=samples(app), timeout=WAIT_MS)
 
 
 def zoom(app: Driver) -> list[float]:
-    """Drag a box in the upper panel, while data come in; the range of time that is then shown."""
+    """Zoom by dragging a box while data arrive; return the time range then shown."""
     app.page.wait_for_function(f"{DRAWN} > 8", timeout=WAIT_MS)
     panel = app.page.locator(f"{CHART} .nsewdrag").first
     app.drag(panel, [(0.2, 0.2), (0.4, 0.6), (0.5, 0.8)], f"{RANGE}[0] > 0", lambda: grows(app))
@@ -72,7 +72,7 @@ def test_it_grows_under_a_zoom_is_shared_stopped_and_survives_its_worker(new_tab
     assert {url.split("/")[2] for url in fetched} == {server.url.split("/")[2]}
     expect(first.page.get_by_role("button", name="Share")).to_have_count(0)
 
-    # A zoom stays while data grow, and when the page around the chart changes.
+    # The zoom stays while data arrive and when the rest of the page changes.
     chosen = zoom(first)
     grows(first)
     grows(first)
@@ -93,7 +93,7 @@ def test_it_grows_under_a_zoom_is_shared_stopped_and_survives_its_worker(new_tab
     expect(switch(first)).not_to_be_checked(timeout=WAIT_MS)
     assert first.page.evaluate(RANGE) == chosen
 
-    # What was measured is still there after a reload, and as a table.
+    # The samples are still there after a reload, also as a table.
     first.page.reload()
     first.see("Stopped after measuring")
     expect(first.page.locator(f"{CHART} .main-svg").first).to_be_visible(timeout=WAIT_MS)
@@ -106,7 +106,7 @@ def test_it_grows_under_a_zoom_is_shared_stopped_and_survives_its_worker(new_tab
     assert table[0].startswith("time_utc,cpu_execution_us,")
     assert len(table) == samples(first) + 1
 
-    # Once more; its worker is killed. The page says so, keeps the samples, and goes on working.
+    # Again, with its worker killed: the page reports it, keeps the samples and still works.
     flip(first)
     expect(switch(second)).to_be_checked(timeout=WAIT_MS)
     first.page.wait_for_function(f"{DRAWN} > 3", timeout=WAIT_MS)

@@ -1,4 +1,4 @@
-"""A session's HTML report in a real browser: it draws, fetches nothing, runs nothing else."""
+"""The HTML report of a session in a browser: charts are drawn, nothing is fetched."""
 
 from __future__ import annotations
 

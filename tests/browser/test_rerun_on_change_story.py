@@ -1,4 +1,4 @@
-"""Editing a kernel with Rerun on change switched on: a compile error, an endless kernel, a fix."""
+"""Editing a kernel with "Rerun on change": a compile error, an endless kernel, a fix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDLESS = ANCHOR + "    for (volatile int endless = 0; endless == 0;) {}\n"
 
 @pytest.fixture
 def own_checkout(tmp_path: Path) -> Iterator[Server]:
-    """A copy of the checkout whose kernels a test may break."""
+    """Return a copy of the checkout whose kernels a test may break."""
     root = tmp_path / "checkout"
     for name in ("app", "engine", "kernels", "sessions"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))

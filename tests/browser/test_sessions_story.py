@@ -1,5 +1,5 @@
-"""A session in a real browser: tune, save, download, upload elsewhere, compare, export, follow a
-deep link; and a server that is killed loses nothing."""
+"""Story of a session in a browser: tune, save, download, upload elsewhere, compare, export, open a
+deep link; and nothing is lost if the server is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHIPPED = "20261121T000000Z_l4_v01_7-problems.json"
 
 @pytest.fixture
 def machine(tmp_path: Path, server: Server) -> Iterator[Callable[[str], Server]]:
-    """Servers of other people: each has sessions of its own, compiled kernels are shared."""
+    """Return a function that starts servers with their own sessions and shared compiled kernels."""
     running: dict[str, Server] = {}
 
     def start(name: str) -> Server:
@@ -34,7 +34,7 @@ def machine(tmp_path: Path, server: Server) -> Iterator[Callable[[str], Server]]
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Callable[[Server, str], Driver]]:
-    """A page in a browser profile of its own."""
+    """Yield a page in a new browser profile."""
     contexts = []
 
     def open_(at: Server, path: str) -> Driver:
@@ -68,7 +68,7 @@ def test_tune_save_send_compare_export_and_follow_a_link(machine, visit, tmp_pat
     app = visit(mine, "/?variant=v05&S=130&H=2")
     run(app)
 
-    # What was run stands in the working session; it gets a title and is saved.
+    # The run is in the working session, which gets a title and is saved.
     app.open("/sessions")
     app.see("No target yet")
     title = app.page.get_by_label("Working session")
@@ -78,7 +78,7 @@ def test_tune_save_send_compare_export_and_follow_a_link(machine, visit, tmp_pat
     app.see("Saved as")
     [kept] = mine.sessions.glob("*.json.gz")
 
-    # The server is killed: nothing is lost, and the next run joins the same session.
+    # After the server is killed nothing is lost, and the next run joins the same session.
     mine.process.kill()
     mine.process.wait()
     mine = machine("mine")
@@ -117,7 +117,7 @@ def test_tune_save_send_compare_export_and_follow_a_link(machine, visit, tmp_pat
     assert "<svg" in text
     assert "<script" not in text
 
-    # Repeat it there, and compare the two.
+    # Rerun it there, and compare both.
     repeated = visit(theirs, "/?variant=v05&S=130&H=2")
     run(repeated)
     repeated.open(f"/compare?session=working+session&session={uploaded.name}")
@@ -125,7 +125,7 @@ def test_tune_save_send_compare_export_and_follow_a_link(machine, visit, tmp_pat
     expect(repeated.metric("Same code")).to_contain_text("1", timeout=WAIT_MS)
     repeated.no_exception()
 
-    # Follow a deep link in yet another profile.
+    # Open a deep link in a third profile.
     link = visit(theirs, f"/sessions?session={uploaded.name}&baseline={SHIPPED}")
     link.see("Fastest kernel per problem")
     assert "/compare" in link.page.url

@@ -1,4 +1,4 @@
-"""The story of "Sweep": axes, start, watch, cancel, resume, results, a point back to Tune."""
+"""Story of "Sweep": axes, start, watch, cancel, resume, results, open a point in Tune."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
-SWEEP_MS = 4 * WAIT_MS  # a busy machine takes a second and more for a compile
+SWEEP_MS = 4 * WAIT_MS  # a compile takes seconds on a busy machine
 
 
 def text(app, key: str, value: str) -> None:
@@ -26,7 +26,7 @@ def text(app, key: str, value: str) -> None:
 
 
 def unfold(app) -> None:
-    """Below the results of an earlier sweep the axes are folded away."""
+    """Open the expander with the axes, which is closed below results of an earlier sweep."""
     axes = app.page.locator("details").filter(has_text="What to try")
     expect(axes).to_be_visible(timeout=WAIT_MS)
     if axes.get_attribute("open") is None:
@@ -35,7 +35,7 @@ def unfold(app) -> None:
 
 
 def only_compile(app) -> None:
-    """Switch the execution off, and wait until the page knows."""
+    """Switch execution off, and wait until the page has applied it."""
     app.rest()
     app.key("sweep_execute").locator("label").first.click()
     expect(app.page).to_have_url(re.compile("sweep_execute=false"), timeout=WAIT_MS)
@@ -55,13 +55,13 @@ def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab, server):
     app.see("18 points")
     only_compile(app)
 
-    # Watch it, cancel from another tab, resume in this one.
+    # Watch it, cancel it in another tab, resume it in this one.
     _, worker = start_and_halt(app, server)
     app.see("Best so far")
     other = new_tab("/sweep?gpu=L4")
     other.press("sweep_cancel")
-    other.see("Results so far are kept")  # a worker that goes on before may finish first
-    with contextlib.suppress(ProcessLookupError):  # it may have been ended
+    other.see("Results so far are kept")  # a worker that is not stopped may finish first
+    with contextlib.suppress(ProcessLookupError):  # it may have ended
         os.killpg(worker, signal.SIGCONT)
     app.see("Results so far are kept")
     app.press("sweep_resume")
@@ -82,7 +82,7 @@ def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab, server):
     app.see("num_splits")
     app.tab("Occupancy")
 
-    # A point of the scatter leads to the Tune page.
+    # A click on a point of the scatter opens the Tune page.
     point = app.page.locator(".js-plotly-plot .scatterlayer .point").first
     expect(point).to_be_visible(timeout=WAIT_MS)
     app.click_point(point, "Open in Tune")
@@ -104,8 +104,8 @@ def worker_of(journal: Path) -> int:
 
 
 def start_and_halt(app, server) -> tuple[Path, int]:
-    """Start a sweep and halt its worker at the sixth point: the rest of them may take less time
-    than a page beside a busy core takes to follow. Its journal, and the worker."""
+    """Start a sweep and stop its worker at the sixth point, as the rest may be faster than the page
+    is updated on a busy machine; return its journal and the worker."""
 
     def journals() -> set[Path]:
         return set(server.cache.glob("jobs/server*/sweeps/*.jsonl"))
@@ -142,7 +142,7 @@ def test_zoom_outlives_updates_and_the_sweep_outlives_its_worker(new_tab, server
     zoomed = chart.evaluate("chart => chart.layout.xaxis.range")
     drawn = chart.evaluate("chart => chart.calcdata[0].length")
 
-    # The worker dies; another one goes on.
+    # The worker is killed; a new one continues.
     os.killpg(worker, signal.SIGKILL)
     finished(app)
     app.see_metric("Done", "12 of 12")

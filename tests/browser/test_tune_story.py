@@ -1,4 +1,4 @@
-"""The story of the Tune page in a real browser: choose, run, read the maps, save, reload, open."""
+"""Story of the Tune page in a browser: select, run, read the maps, save, reload, open."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     app.number("H", 2)
     app.number("S", 130)
 
-    # Occupancy and prediction follow without a run.
+    # Occupancy and prediction need no run.
     app.see_metric("Latency", "predicted")
     app.see_metric("Waves", "48 CTAs")
     app.see_metric("Correctness", "not run")
@@ -36,7 +36,7 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     # Run, and read the verdict and the maps.
     app.press("run")
     app.see_metric("Correctness", "Passed")
-    # The limit stands in the verdict, once the machine code is read.
+    # The verdict line names the limit once the machine code is read.
     verdict = app.key("verdict")
     expect(verdict).to_contain_text("Correct", timeout=WAIT_MS)
     expect(verdict).to_contain_text(re.compile(r"\d% of the \w+ roof"), timeout=WAIT_MS)
@@ -54,7 +54,7 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     link = app.page.get_by_role("link", name="Open in editor")
     expect(link).to_have_attribute("href", re.compile(r"^vscode://file/.*/v05_kv_split\.cu:1$"))
 
-    # Save. The server is shared: other stories may have saved before.
+    # Save. Other stories may have saved on the shared server before.
     before = set(server.sessions.glob("*.json.gz"))
     title = app.page.get_by_label("Title")
     app.click(app.page.get_by_role("button", name="Save", exact=True), title)
@@ -73,7 +73,7 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     expect(app.page.get_by_role("tab", name="Source and resources")).to_have_attribute(
         "aria-selected", "true"
     )
-    assert foreign == []  # nothing is fetched from elsewhere
+    assert foreign == []  # no request to another host
 
     # Open the snapshot in a fresh profile, by its link.
     other = new_tab(f"/sessions?session={saved.name}")
@@ -82,7 +82,7 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     other.see_metric("Latency", "predicted")
     other.no_exception()
 
-    # And take it back to Tune.
+    # And open it in Tune.
     other.press("session_tune")
     expect(other.key("S").locator("input")).to_have_value("130", timeout=WAIT_MS)
     other.see_metric("Waves", "48 CTAs")
@@ -104,12 +104,14 @@ def test_run_takes_what_was_entered_though_the_page_has_not_followed_yet(new_tab
 def test_source_and_machine_code_are_linked_both_ways(new_tab, scheme):
     app = new_tab("/?variant=v08&S=64&tab=Machine+code", color_scheme=scheme)
     listing = app.page.locator(".listing").first
-    expect(listing).to_be_visible(timeout=4 * WAIT_MS)  # the first one waits for a C++ compiler
+    expect(listing).to_be_visible(
+        timeout=4 * WAIT_MS
+    )  # the first listing waits for the C++ compiler
     source, code = listing.locator(".pane").nth(0), listing.locator(".pane").nth(1)
     expect(code.locator(".row").nth(5)).to_be_visible()
     assert code.locator(".row").count() < 100  # of several hundred
 
-    # From an instruction to its line, and from the line to all of its instructions.
+    # From an instruction to its source line, and from the line to its instructions.
     app.page.get_by_label("Search the listing").fill("HMMA")
     expect(code.locator(".row.chosen")).to_contain_text("HMMA")
     expect(source.locator(".row.chosen")).to_contain_text("mma_m16n8k16")
@@ -156,7 +158,7 @@ def test_run_is_a_few_tabs_away_and_what_has_the_focus_shows_it(new_tab):
             app.page.keyboard.press("Enter")
     outline = "getComputedStyle(document.activeElement).outlineStyle"
     assert app.page.evaluate(outline) == "solid"
-    app.page.keyboard.press("Tab")  # a switch, whose own input is not to be seen
+    app.page.keyboard.press("Tab")  # a switch, whose input element is hidden
     switch = "getComputedStyle(document.activeElement.closest('label')).outlineStyle"
     assert app.page.evaluate(switch) == "solid"
 

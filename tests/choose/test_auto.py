@@ -1,4 +1,4 @@
-"""`auto`: what it takes, from where, and which sentence goes with it."""
+"""`auto`: the kernel it chooses, from which times, and the reason it gives."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def row(problem: Problem, variant: str, config: dict[str, int], us: float, besid
 
 @pytest.fixture
 def put_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Table], None]:
-    """Put tables of GPUs in place of those that ship."""
+    """Return a function that replaces the shipped table of a GPU."""
     monkeypatch.setattr(tables, "FOLDER", tmp_path)
 
     def put(made: Table) -> None:
@@ -85,10 +85,10 @@ def table(
     nothing_ships: None,  # noqa: ARG001
     put_table: Callable[[Table], None],
 ) -> Callable[..., Table]:
-    """Put a table of the L4 in place of the one that ships; no times, no tuned configs.
+    """Replace the shipped table of the L4; no known times and no tuned configs.
 
-    Nor what other tests have simulated, nor times that ship: by those v08 is faster than the row's
-    v12.
+    Times simulated by other tests and shipped times are hidden too: by those v08 is faster than
+    the row's v12.
     """
     cache = own_cache(tmp_path / "cache", [name for name in SHARED if name != "sass"])
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(cache))
@@ -106,12 +106,12 @@ def table(
 
 @dataclass(frozen=True)
 class Simulated(History):
-    """Times by variant, as if every kernel were simulated; what is not named has none."""
+    """A history with simulated times by variant; variants that are not named have no time."""
 
     us: Mapping[str, float] = field(default_factory=dict)
-    taken_us: Mapping[str, float] = field(default_factory=dict)  # measured here
-    calibrated: tuple[str, ...] = ()  # of those with `us`
-    spilling: tuple[str, ...] = ()  # of the others it is known that they do not
+    taken_us: Mapping[str, float] = field(default_factory=dict)  # measured times
+    calibrated: tuple[str, ...] = ()  # variants of `us` with a calibrated time
+    spilling: tuple[str, ...] = ()  # all others are known not to spill
 
     def resources(self, kernel: Kernel, _: Problem) -> tuple[Resources, ...]:
         spilled = 8 * (kernel.variant.id in self.spilling)
@@ -130,12 +130,12 @@ class Simulated(History):
         return Time(us, us, us, "predicted", "machine code", points, "", reason)
 
 
-LOOKED_UP = Simulated(work="look up")  # and nothing is known
+LOOKED_UP = Simulated(work="look up")  # without any time
 
 
 @pytest.mark.usefixtures("table")
 def test_the_fastest_by_the_times_of_this_problem_is_taken() -> None:
-    """Whatever the nearest row took."""
+    """A time for this problem outranks the kernel of the nearest row."""
     known = Simulated(us={"v12": 3.3, "v11": 5.0, "v08": 3.2})
     small = choose(SMALL, L4, history=known)
     assert small.variant.id == "v08"
@@ -153,7 +153,7 @@ def test_the_fastest_by_the_times_of_this_problem_is_taken() -> None:
 
 @pytest.mark.usefixtures("table")
 def test_no_ratio_of_a_calibrated_and_an_uncalibrated_time_is_written() -> None:
-    """They are ranked by their values all the same."""
+    """A calibrated and an uncalibrated time are ranked by value, but no ratio is given."""
     known = Simulated(us={"v12": 3.0, "v11": 6.0})
     for calibrated in (("v12",), ("v11",)):
         found = choose(SMALL, L4, history=replace(known, calibrated=calibrated))
@@ -173,7 +173,7 @@ def test_what_is_only_looked_up_and_not_there_leaves_the_table_s_pick() -> None:
     small = choose(SMALL, L4, history=nothing)
     assert (small.variant.id, small.config, small.is_final) == ("v12", CONFIG_V12, False)
     assert says(small.reason, "time_known_yet")
-    # A time of another candidate alone does not speak against it.
+    # A time of another candidate alone does not change the choice.
     assert choose(SMALL, L4, history=replace(nothing, us={"v11": 1.0})).variant.id == "v12"
     assert choose(SMALL, L4, history=replace(nothing, taken_us={"v11": 1.0})).variant.id == "v11"
     assert choose(replace(LARGE, seqlen=3000), L4, history=nothing).variant.id == "v11"
@@ -228,7 +228,7 @@ def test_no_candidate_has_the_persistent_ctas_of_another_gpu(gpu: str, num_ctas:
 
 @pytest.mark.parametrize("gpu", ["L4", "A100 80GB SXM", "H200"])
 def test_one_query_with_few_keys_may_take_a_kernel_for_short_prompts(gpu: str) -> None:
-    """No row that decodes has so few keys that one CTA holds them all, as v12 needs."""
+    """One query with few keys may use v12, whose CTA holds all keys; no row covers that."""
 
     def names(keys: int) -> set[str]:
         problem = Problem(1, 8, 1, 64, seqlen_kv=keys)
@@ -241,11 +241,11 @@ def test_one_query_with_few_keys_may_take_a_kernel_for_short_prompts(gpu: str) -
 
 @pytest.mark.usefixtures("table")
 def test_a_row_that_the_problem_does_not_fit_is_passed_over() -> None:
-    # 400 keys are more than v12's config holds, though its row is the nearest.
+    # v12's row is the nearest, but 400 keys do not fit its config.
     assert choose(replace(SMALL, seqlen=400), L4, history=LOOKED_UP).variant.id == "v11"
     shared = Problem(1, 8, 128, 64, num_heads_kv=2)
     assert choose(shared, L4, history=LOOKED_UP).variant.gqa
-    # What no rung takes is left to the pipeline, which says why.
+    # A problem that no rung supports is left to the pipeline, which gives the reason.
     odd = Problem(1, 1, 128, 80)
     choice = choose(odd, L4, history=LOOKED_UP)
     assert choice.variant.unsupported(odd, choice.config) is not None
@@ -255,13 +255,13 @@ def test_a_row_that_the_problem_does_not_fit_is_passed_over() -> None:
 def test_without_a_table_the_highest_rung_that_fits_is_taken(tmp_path: Path) -> None:
     assert (
         "tcgen05" in choose(SMALL, find_device("B200"), history=LOOKED_UP).reason
-    )  # by the table of sm_89
+    )  # from the table of sm_89
     (tmp_path / "sm_89.json").unlink()
     wide = replace(SMALL, head_dim=128)
     for dtype, rung in (("float16", "v14"), ("bfloat16", "v06")):
         turing = choose(replace(wide, dtype=dtype), find_device("T4"), history=LOOKED_UP)
         assert turing.variant.id == rung
-        # With the defaults a CTA of either would have more shared memory than there is.
+        # With default configs a CTA of either would exceed the shared memory.
         assert turing.config != turing.variant.default_config()
         assert says(turing.reason, "no_table_has", "T4", "sm_75")
 
@@ -294,7 +294,7 @@ def test_a_damaged_table_is_a_sentence(table: Callable[..., Table], tmp_path: Pa
 
 
 def taken(variant: str, us: float, source_sha256: str = "") -> KnownTime:
-    """A time of the source that stands here, where no other is named."""
+    """Return a known time of the present source, or of `source_sha256`."""
     found = find_variant(variant)
     return KnownTime(
         name=variant,
@@ -318,7 +318,7 @@ def test_kernels_that_were_timed_are_candidates_and_those_of_another_source_are_
     faster = choose(SMALL, L4, history=quick)
     assert faster.variant.id == "v10"
     assert "Measured (session mine) 2.5 µs" in faster.reason
-    assert says(faster.reason, "beside_another")  # the next one, if simulated
+    assert says(faster.reason, "beside_another")  # the second fastest, if simulated
     foreign = choose(SMALL, L4, history=with_times(taken("v10", 2.5, "ab" * 32)))
     assert foreign.variant.id == "v12"
 
@@ -341,7 +341,7 @@ def test_a_tuned_config_is_a_candidate() -> None:
     choice = choose(SMALL, L4, history=Simulated(us={"v12": 3.0, "v10": 2.0}))
     assert (choice.variant.id, choice.config["block_n"]) == ("v10", 32)
     assert says(choice.reason, "config_your_tuned")
-    # It is ranked by its time for this problem, not by the one that it was tuned at.
+    # It is ranked by its time for this problem, not for the one it was tuned on.
     assert choose(SMALL, L4, history=Simulated(us={"v12": 3.0, "v10": 4.0})).variant.id == "v12"
 
 
@@ -404,7 +404,7 @@ def test_the_command_line_names_kernel_and_reason(
 
 
 class Compiled(Simulated):
-    """Every kernel is compiled, and none has a time: the first that does not spill is taken."""
+    """A history in which every kernel is compiled and none has a time."""
 
     def __init__(self) -> None:
         super().__init__(work="compile")
@@ -425,7 +425,7 @@ def test_what_auto_takes_for_presets_does_not_spill(
             problem = replace(preset.problem, direction=direction)
             kernel = choose(problem, device, history=Compiled()).kernel
             if not fits(kernel, problem):
-                continue  # no kernel takes the preset
+                continue  # no kernel supports the preset
             key = (kernel.variant.id, kernel.variant.defines(problem, kernel.config))
             if key in seen:
                 continue
@@ -486,7 +486,7 @@ def test_gradients_are_taken_from_a_table_of_their_own(
             1, heads, each.seqlen, each.head_dim, causal=each.causal, direction="backward"
         )
         choice = choose(problem, device, history=LOOKED_UP)
-        if gpu == "H200":  # Hopper's own rung, which no table ranks
+        if gpu == "H200":  # a rung for Hopper only, which is in no table
             assert (choice.variant, choice.config) == (v26, v26.default_config())
             assert says(choice.reason, "table_defaults_alone")
             fastest = Simulated(us={"v24": 20.0, "v25": 30.0, "v26": 10.0})

@@ -1,4 +1,4 @@
-"""The tables of `auto` that ship: every row names a kernel that runs and does not spill."""
+"""The shipped tables of `auto`: every row names a kernel that runs and does not spill."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_tables_that_ship_name_kernels_that_run(
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("capability", "direction"), TABLES, ids=str)
 def test_no_config_of_the_tables_spills(capability: tuple[int, int], direction: Direction) -> None:
-    """As far as the kernels are those that were ranked."""
+    """Checks the kernels whose source is unchanged since they were ranked."""
     table, device = read_table(capability, direction), find_device(GPUS[capability])
     assert table is not None
     changed, seen = changed_since(table, eligible(direction)), set()

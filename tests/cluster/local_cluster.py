@@ -1,4 +1,4 @@
-"""Dask schedulers and workers as processes on this machine's loopback, for tests."""
+"""Dask schedulers and workers as local processes, for tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Self
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0
 
-# As in `dask scheduler`, where Attune is not installed.
+# Like `dask scheduler` on a machine without Attune.
 _WITHOUT_ATTUNE = """
 import sys
 sys.modules["engine"] = sys.modules["kernels"] = None
@@ -27,7 +27,7 @@ main()
 
 
 class LocalCluster:
-    """A scheduler and its workers, each a process; all of them are gone at the end."""
+    """A scheduler and its workers as processes, all of which are ended on exit."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -38,7 +38,7 @@ class LocalCluster:
             **os.environ,
             "ATTUNE_CPU_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", Path(__file__).parent))),
-            # A worker that has lost its scheduler need not look for it for long.
+            # A worker that has lost its scheduler gives up soon.
             "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "10s",
         }
 
@@ -65,7 +65,7 @@ class LocalCluster:
         env: Mapping[str, str] | None = None,
         attune: bool = True,
     ) -> None:
-        """Start a worker; `preload` is run in it before it takes any task."""
+        """Start a worker, which runs `preload` before any task."""
         options = [self.address, "--nthreads", "1", "--memory-limit", "0"]
         options += ["--nanny" if nanny else "--no-nanny"]
         options += ["--local-directory", str(self._folder)]

@@ -1,4 +1,4 @@
-"""Sweeps on real Dask workers: killed ones, deadly points, lost schedulers, several GPUs."""
+"""Sweeps on real Dask workers: killed workers, crashing points, lost schedulers, several GPUs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ POINTS = 9
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Two workers, and a scheduler without Attune."""
+    """Yield two workers and a scheduler without Attune."""
     with LocalCluster(tmp_path_factory.mktemp("cluster")) as made:
         made.add_worker()
         made.add_worker()
@@ -83,7 +83,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.exhaustive
 def test_a_killed_worker_costs_no_row(cluster: LocalCluster, tmp_path: Path) -> None:
-    """One of two workers is killed in mid-sweep: all is as when one process does it alone."""
+    """If one of two workers is killed, the rows are those of a sweep in one process."""
     path = tmp_path / "cluster.jsonl"
     with client_of(cluster) as client:
         victim = next(iter(client.run(os.getpid).values()))
@@ -102,7 +102,7 @@ def test_a_killed_worker_costs_no_row(cluster: LocalCluster, tmp_path: Path) -> 
     assert (told[-1].done, told[-1].total, told[-1].passed) == (POINTS, POINTS, POINTS)
     assert says(said, "workers_at", "1 worker"), said
     assert {line["where"]["host"] for line in lines_of(path)} == {os.uname().nodename}
-    assert {line["where"]["gpu"] for line in lines_of(path)} == {""}  # no GPU was asked
+    assert {line["where"]["gpu"] for line in lines_of(path)} == {""}  # not run on a GPU
 
     alone = SweepJournal(tmp_path / "alone.jsonl")
     with Evaluator() as evaluator:
@@ -181,7 +181,7 @@ FAKE = "import made_up_gpu\nmade_up_gpu.install()\n"
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_several_gpus_are_never_mixed_and_a_deadly_point_is_crashed(tmp_path: Path) -> None:
-    """Two made-up GPUs of one model: every problem stays on one, its final too."""
+    """With two GPUs of one model, all points and the final round of a problem use one of them."""
     seqlens = (32, DEADLY_SEQLEN, 64, LOSING_SEQLEN, 128)
     tunables = {"threads_per_row": (4,), "block_n": (64,), "num_splits": (4, 8)}
     problems = tuple(Problem(1, 1, s, 64) for s in seqlens)
@@ -208,7 +208,7 @@ def test_several_gpus_are_never_mixed_and_a_deadly_point_is_crashed(tmp_path: Pa
     assert set(measured_on) == set(seqlens)
     assert all(len(found) == 1 for found in measured_on.values())
     assert set.union(*measured_on.values()) == set(gpus)
-    assert len(results) == len(measured_on)  # one verdict a problem, of one GPU
+    assert len(results) == len(measured_on)  # one result for each problem, of one GPU
     for result in results:
         (gpu,) = measured_on[result.problem.seqlen]
         assert gpu in result.device
@@ -220,7 +220,7 @@ def test_several_gpus_are_never_mixed_and_a_deadly_point_is_crashed(tmp_path: Pa
 
 @pytest.mark.exhaustive
 def test_two_gpus_in_software_share_a_sweep_and_one_dies_in_mid_launch(tmp_path: Path) -> None:
-    """What nobody measured is ranked as predicted, for each model by itself."""
+    """Without measured times the points are ranked by predicted ones, for each GPU model apart."""
     problems = tuple(Problem(1, 2, s, 32) for s in (65, 129, 193, 257))
     space = Space(("v02",), problems, {"block_n": (32, 64)})
     spec = SweepSpec(space, SweepOptions(backend="cuda"))
@@ -277,7 +277,7 @@ def test_who_cannot_take_part_is_said_why(tmp_path: Path) -> None:
         assert "(0123456789abcdef there," in str(refused.value)
         assert says(str(refused.value), "sources_not_mixed")
         assert says(str(refused.value), "no_attune_of")
-        # One that will do is enough; the others stay out of it.
+        # One suitable worker is enough; the others are left out.
         made.add_worker(nanny=False)
         with client_of(made) as client:
             client.wait_for_workers(3, timeout=60)
@@ -289,7 +289,7 @@ def test_who_cannot_take_part_is_said_why(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_a_sweep_waits_for_workers_and_goes_on_when_one_comes(tmp_path: Path) -> None:
-    """The only worker dies; what it was evaluating is not lost."""
+    """If the only worker dies, the sweep waits for another, which evaluates its point."""
     path = tmp_path / "s.jsonl"
     said: list[str] = []
     with LocalCluster(tmp_path) as made:

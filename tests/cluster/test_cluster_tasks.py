@@ -1,4 +1,4 @@
-"""Who gets which call, and what becomes of it, on made-up workers."""
+"""Distribution of calls over workers, and their results, with made-up workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER = replace(SMALL, seqlen=256)
 
 
 class MadeUpClient:
-    """Takes calls and answers none by itself; `loop` is itself."""
+    """A Dask client that takes calls and answers none; it is its own `loop`."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, tuple[Any, ...]]] = []
@@ -35,14 +35,14 @@ class MadeUpClient:
         return call
 
     def add_callback(self, *_: Any) -> None:
-        """The answers of this client are given by the tests."""
+        """Ignore the callback, as tests give the answers."""
 
     def cancel(self, sent: list[Any]) -> None:
         self.cancelled += sent
 
 
 class Bench:
-    """Tasks on made-up workers and a clock that tests turn."""
+    """Tasks on made-up workers, with a clock that tests advance."""
 
     def __init__(self) -> None:
         self.client = MadeUpClient()
@@ -64,19 +64,19 @@ class Bench:
         return self.tasks.add((name,), problem, gpu)
 
     def handed_out(self) -> list[tuple[str, str]]:
-        """(worker, call) since the last time."""
+        """Return (worker, call) for calls handed out since the last time."""
         self.tasks.hand_out()
         new = [(address, call[0]) for address, call in self.client.sent]
         self.client.sent.clear()
         return new
 
     def answer(self, address: str) -> None:
-        """The worker has finished the first of its calls."""
+        """Answer the first call of a worker."""
         task = self.running(address)
         self.tasks._resolve(task, f"{task.call[0]} done")
 
     def running(self, address: str) -> Any:
-        """The call that the worker was sent first of those that are not answered."""
+        """Return the first unanswered call of a worker."""
         sent = [t for t in self.tasks._tasks if t.worker == address and not t.answer.done()]
         return min(sent, key=lambda task: task.turn)
 
@@ -100,7 +100,7 @@ def test_workers_of_one_gpu_share_its_problems(bench: Bench) -> None:
     bench.join("w1", "A")
     bench.join("w2", "A", threads=4)
     answers = [bench.ask(name) for name in ("a1", "a2", "a3", "a4")]
-    # One runs and one waits; where calls may overtake each other, one at a time.
+    # One call runs and one waits; if calls may overtake each other, only one is sent.
     assert bench.handed_out() == [("w1", "a1"), ("w1", "a2"), ("w2", "a3")]
     bench.answer("w2")
     assert answers[2].result(0) == "a3 done"
@@ -143,7 +143,7 @@ def test_without_workers_everything_waits_and_can_be_cancelled(bench: Bench) -> 
     assert second.cancel()
     bench.join("w", "A")
     assert bench.handed_out() == [("w", "a")]
-    assert not first.cancel()  # it is on its way
+    assert not first.cancel()  # it is already sent
     bench.leave("w")
     assert first.cancel()
 
@@ -155,7 +155,7 @@ def test_a_gpu_that_stays_away_is_replaced_but_not_at_once(bench: Bench) -> None
     bench.leave("w1")
     bench.join("w2", "B")
     bench.now += 29
-    assert bench.handed_out() == []  # the nanny may start it again
+    assert bench.handed_out() == []  # the nanny may restart the worker
     bench.now += 2
     assert bench.handed_out() == [("w2", "a1")]
 

@@ -1,4 +1,4 @@
-"""Every example of the public interface's docstrings, run as it stands."""
+"""Runs all examples in the docstrings of the public interface."""
 
 from __future__ import annotations
 

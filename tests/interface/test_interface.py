@@ -1,4 +1,4 @@
-"""`import engine as attune`, as another person's program uses it."""
+"""The Python interface, `import engine as attune`."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def test_what_is_wrong_is_a_status_and_fails_an_assertion(tmp_path: Path) -> Non
     assert mine.check(**SMALL).status is attune.Status.INCORRECT
     with pytest.raises(AssertionError, match=attune.Status.INCORRECT) as failed:
         attune.testing.assert_correct(mine, **SMALL)
-    # What pytest then shows is the line of the test.
+    # pytest then shows the line of the test.
     assert failed.traceback[-1].ishidden(failed)
 
 
@@ -305,7 +305,7 @@ def test_a_result_is_printed_on_one_screen(swept: attune.SweepResult) -> None:
     code = attune.kernel("v01", gpu="L4").machine_code(**SMALL)
     for result in (evaluation, code, attune.compare(evaluation, evaluation)):
         assert 3 < len(repr(result).splitlines()) < 30
-        assert "(" not in repr(result).splitlines()[1]  # a table and no constructor's call
+        assert "(" not in repr(result).splitlines()[1]  # a table, not the repr of a dataclass
 
 
 def test_a_long_table_is_printed_to_its_first_rows() -> None:
@@ -356,7 +356,7 @@ def test_a_result_is_written_in_every_format(ending: str, tmp_path: Path) -> Non
         return
     read: Any = getattr(pd, f"read_{ending}")(path)
     assert read["µs"].tolist() == [1.5, 2.0]
-    # What a spreadsheet would take for a formula is set off in CSV.
+    # Texts that look like spreadsheet formulas are escaped in CSV.
     assert read["name"].tolist()[1] == ("'=b" if ending == "csv" else "=b")
 
 
@@ -390,7 +390,7 @@ def test_a_batch_of_the_backward_pass_follows_from_its_passes_simulated() -> Non
     found = attune.recommend_batch("v24", **sizes, direction="backward")
     assert (found.problem.direction, found.method) == ("backward", "machine code")
     assert [r.target for r in found.recommendations] == [0.7, 0.9, 0.95]
-    # One round of CTAs for all three: time stays, and the largest batch is the fastest.
+    # All three take one round of CTAs, so the largest batch has the best throughput.
     assert list(found.table["batch"]) == [1, 2, 3]
     assert found.recommendations[-1].enough_batch == 3
     for name, given in (("v24", {}), ("v01", {"direction": "backward"})):

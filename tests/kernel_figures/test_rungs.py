@@ -1,4 +1,4 @@
-"""The ladder's figures: what is known at once, what is worked out, and what a rung changed."""
+"""Figures of the rungs: known ones, computed ones, and changes against the parent."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ v08, v09, v12 = (LADDER.by_id(name) for name in ("v08", "v09", "v12"))
 
 @pytest.fixture(scope="module")
 def pair() -> tuple[Rung, Rung]:
-    """v08 and v09 on an L4."""
+    """Return the figures of v08 and v09 on an L4."""
     rungs = []
     for variant in (v08, v09):
         request = request_of(variant, PROBLEM, "L4")
@@ -62,14 +62,14 @@ def test_a_rung_is_worked_out_and_then_known(pair: tuple[Rung, Rung]) -> None:
     assert rung.is_simulated
     assert rung.counts is not None
     assert rung.counts.conflicts == pytest.approx(1)
-    # The gate counts the same kernel in another way: its default CTA has 64 query rows.
+    # The same kernel as counted by the gate, with 64 query rows a CTA.
     gate = recorded()["v08 sm_89"].instructions_per_64_keys
     assert rung.counts.instructions == pytest.approx(gate, rel=0.02)
     assert rung.counts.by_pipe["tensor"] == 4 * 64  # 64 HMMA for each of the 4 warps
     table = without_empty(ladder_table(pair, "two"))
     assert [row[0] for row in table.rows] == ["v08", "v09"]
     assert "conflicts" in table.columns
-    assert "known" not in table.columns  # nothing was measured
+    assert "known" not in table.columns  # no measured time
 
 
 def test_a_rung_beside_the_one_before(pair: tuple[Rung, Rung]) -> None:
@@ -79,7 +79,7 @@ def test_a_rung_beside_the_one_before(pair: tuple[Rung, Rung]) -> None:
     table = counts_diff(before, after)
     figures = {row[0]: row[1:] for row in table.rows}
     assert figures["shared memory of a CTA"] == ("18 KiB", "16 KiB", "-11%")
-    assert not says(figures, "shared_memory_wavefronts")  # neither has conflicts
+    assert not says(figures, "shared_memory_wavefronts")  # neither has bank conflicts
     assert machine_code_diff(before, after).added > 0
     same = machine_code_diff(before, before)
     assert (same.added, same.removed) == (0, 0)
@@ -129,14 +129,14 @@ def test_a_config_that_takes_the_problem_is_found() -> None:
 
 
 def test_where_no_config_fits_the_sentence_names_what_forbids_all() -> None:
-    """Not the constraint of the one config that was asked for, which another would meet."""
+    """If no config fits, the reason is one that holds for all, not that of one config."""
     longest = replace(PROBLEM, seqlen=512)
     default, t4 = v12.default_config(), find_device("T4")
     of_the_config = v12.unsupported(longest, default)
     said = "the smallest needs 74,752 bytes of shared memory per CTA, and T4 has 65,536"
     assert said in str(unsupported_reason(v12, longest, default, t4))
     assert said in known_rung(v12, request_of(v12, longest, "T4")).why_not
-    # Where another config fits, or none whatever the GPU, it is the constraint.
+    # If another config fits, or none on any GPU, the reason is the constraint.
     assert unsupported_reason(v12, longest, default, find_device("L4")) == of_the_config
     narrow = replace(longest, head_dim=32)
     assert unsupported_reason(v12, narrow, default, t4) == of_the_config
@@ -146,7 +146,7 @@ def test_where_no_config_fits_the_sentence_names_what_forbids_all() -> None:
     assert none.endswith(str(v12.unsupported(too_long, default)))
     odd = replace(PROBLEM, head_dim=48)
     assert unsupported_reason(v12, odd, default, t4) == v12.unsupported(odd, default)
-    # And the compute capability, which no config mends either, goes first.
+    # The compute capability comes first, as no config changes it.
     v15, wide = LADDER.by_id("v15"), {"no_such": 1}
     assert says(
         str(unsupported_reason(v15, longest, wide, t4)), "needs_compute_capability", "9", "0"
@@ -213,7 +213,7 @@ def test_forecasts_stand_beside_what_came_of_them() -> None:
     class Known(History):
         def estimate(self, kernel: Kernel, problem: Problem) -> SimpleNamespace:
             assert problem == STUDY_PROBLEM
-            if kernel.variant.id not in times:  # v04 is not simulated yet
+            if kernel.variant.id not in times:  # v04 has no simulated time
                 return SimpleNamespace(latency=None)
             time = SimpleNamespace(median_us=times[kernel.variant.id])
             return SimpleNamespace(latency=time, by_machine_code=True)

@@ -1,4 +1,4 @@
-"""From a search to a kept config: side by side where there is a device, else by what is known."""
+"""From a search to a kept config: timed side by side on a GPU, else by predicted times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WARM = SamplerSettings(kinds=("device_warm",))
 
 
 def test_the_final_is_measured_side_by_side_where_that_can_be() -> None:
-    """The search's own times mislead by 2 %; the race gets it right."""
+    """The search's times are 2 % off and rank wrongly; the final round ranks correctly."""
     truth = {1: 10.0, 2: 10.0, 4: 10.3, 8: 12.0}
     seen = {1: 10.2, 2: 10.3, 4: 10.1, 8: 12.0}
     rows = [row("v05", t, config={"num_splits": s}) for s, t in seen.items()]
@@ -106,7 +106,7 @@ def test_a_kept_config_says_where_it_comes_from() -> None:
 
 
 def test_two_gpus_of_one_model_have_a_winner_each() -> None:
-    """The faster GPU's times do not make its configs the better ones."""
+    """Each GPU has its own winner, as times of different GPUs are never ranked together."""
     rows = [
         row("v05", t, config={"num_splits": s}, gpu=gpu)
         for gpu, s, t in (("GPU-a", 1, 6.0), ("GPU-a", 2, 5.0), ("GPU-b", 4, 8.0), ("GPU-b", 8, 9))

@@ -1,4 +1,4 @@
-"""Estimates: the prior knows what is dear, the first points say how fast this machine is."""
+"""Estimated duration of a sweep: from default costs, then from the pace of its first points."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE = replace(SMALL, seqlen=4096)
 
 @pytest.fixture(autouse=True)
 def nothing_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sweeps of other tests keep what they took where an estimator looks for it."""
+    """Hide the paces that sweeps of other tests have stored."""
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
 
 
@@ -55,7 +55,7 @@ def test_finished_points_say_how_fast_this_machine_is() -> None:
     before = estimator.left().expected_s
     assert before == pytest.approx(sum(in_all_s(p.request, False) for p in points))
     assert not estimator.is_measured
-    for p in points[:4]:  # a machine three times slower than the prior thinks
+    for p in points[:4]:  # a machine three times slower than the default costs
         estimator.finish(p, 3 * in_all_s(p.request, False))
     assert estimator.is_measured
     assert estimator.points_left == 1
@@ -72,7 +72,7 @@ def test_the_next_sweep_knows_what_this_one_took() -> None:
     assert made(points).left().expected_s == pytest.approx(5 * guess)
     assert (
         made(points, on_gpu=True).left().expected_s < 5 * guess
-    )  # another kind knows nothing of it
+    )  # a sweep of another kind has no pace yet
 
 
 def test_one_odd_point_does_not_spoil_it() -> None:
@@ -94,7 +94,7 @@ def test_what_is_not_executed_or_for_the_cpu_is_not_on_a_gpu() -> None:
 
 
 class Clock:
-    """A made-up one, which only work moves on."""
+    """A made-up clock that only work advances."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -106,8 +106,8 @@ class Clock:
 def test_a_sweep_says_how_long_it_takes_once_its_first_points_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Simulation takes ten times what the default says, compiling a tenth, a check as long; a
-    kernel that was simulated on the problem before is found so."""
+    """Simulating takes ten times the default cost, compiling a tenth, a check the default; a kernel
+    that was simulated on the problem before is found in the cache."""
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     clock, landscape = Clock(), Landscape(bowl)
     told = []
@@ -138,7 +138,7 @@ def test_a_sweep_says_how_long_it_takes_once_its_first_points_ended(
         estimator=made(points, work_ahead(points, History())),
     )
     took_s = clock.now_s - begin_s
-    assert guess.expected_s < took_s / 2  # of what it could not know
+    assert guess.expected_s < took_s / 2  # without knowledge of the real costs
     asked = [(now_s, p) for now_s, p in told if p.eta_s is not None and 4 <= p.done < p.total]
     for now_s, progress in asked:
         left_s = clock.now_s - now_s
@@ -172,14 +172,14 @@ SPLITS = [point("v05", num_splits=s) for s in (1, 2, 4, 8, 16)] + [
 
 
 def spent(request: EvaluationRequest, simulate: float) -> tuple[float, dict[str, float]]:
-    """Seconds in all and by stage; `simulate` times the default's, the others as it has them."""
+    """Return seconds in total and by stage: the default costs, with simulation × `simulate`."""
     prior = prior_s(request, on_gpu=False)
     of_stages = {"compile": prior["compile"], "simulate": simulate * prior["simulate"]}
     return prior["check"] + sum(of_stages.values()), of_stages
 
 
 def test_a_sweep_of_what_was_simulated_before_says_nothing_of_simulations_to_come() -> None:
-    """The next sweep's would else be taken for as short: 2 s to 6 s became minutes."""
+    """Cached simulations teach nothing of the cost of new ones (2 s to 6 s were minutes)."""
     for simulate in (1.0, 0.0):
         sweep = made(SPLITS)
         for p in SPLITS:
@@ -202,7 +202,7 @@ def test_it_is_looked_up_what_has_yet_to_be_done() -> None:
     on_no_gpu = [replace(p, request=replace(p.request, gpu=None)) for p in of_one]
     if not runs_on_gpu(on_no_gpu[0].request):
         assert work_ahead(on_no_gpu, history) == {"compile": 0.0, "simulate": 0.0}
-    # All problems of a kernel share what it compiles to and its simulation.
+    # All problems of a kernel share its compiled code and its simulation.
     lengths = [point("v05", replace(SMALL, seqlen=s)) for s in (128, 256, 512, 1024)]
     assert work_ahead(lengths, history) == {"compile": 0.25, "simulate": 0.25}
     assert work_ahead([], history) == {"compile": 0.0, "simulate": 0.0}
@@ -220,11 +220,11 @@ def test_points_that_were_simulated_before_do_not_rule_out_others() -> None:
 
 
 def test_a_first_range_under_load_is_one_to_go_by() -> None:
-    """It was 55 s to 47 min. What is unsure of machine and load is not so at once in full."""
+    """The first range is narrow enough to use (it was 55 s to 47 min)."""
     left = made(SPLITS, load=4.0).left()
     assert left.high_s / left.low_s < 8
     middle_s = sum(in_all_s(p.request, on_gpu=False) for p in SPLITS) * 4
-    for off in (0.5, 2.0):  # a machine or a load of half and of twice what was thought
+    for off in (0.5, 2.0):  # a machine or load of half and of twice the default
         assert left.low_s < off * middle_s < left.high_s
 
 
@@ -235,7 +235,7 @@ def test_a_new_machine_builds_the_simulator_first() -> None:
     more_s = sweep.left().expected_s - usual.expected_s
     assert 10 < more_s < 60
     assert sweep.left().low_s < usual.expected_s + more_s < sweep.left().high_s
-    for p in SPLITS[:3]:  # they were built meanwhile
+    for p in SPLITS[:3]:  # built meanwhile
         sweep.finish(p, in_all_s(p.request, on_gpu=False))
     assert sweep.left().expected_s < usual.expected_s
 
@@ -250,14 +250,14 @@ def test_under_load_an_estimate_grows_and_widens() -> None:
     left = under_load.left()
     assert left.expected_s == pytest.approx(4 * before.expected_s)
     assert left.high_s / left.low_s > 1.5 * before.high_s / before.low_s
-    for p in SPLITS[:4]:  # four times as slow: as the load says
+    for p in SPLITS[:4]:  # four times as slow, as expected from the load
         took_s, stages = spent(p.request, 1.0)
         under_load.finish(p, 4 * took_s, {stage: 4 * s for stage, s in stages.items()})
     assert under_load.left().expected_s == pytest.approx(4 * idle.left().expected_s)
 
 
 def test_the_first_points_of_each_kernel_say_little_of_the_others() -> None:
-    """The first problem's points compile and simulate what those of all others find done."""
+    """Points of the first problem compile and simulate; points of others find that cached."""
     problems = [replace(SMALL, batch=b) for b in range(1, 9)]
     points = [point("v05", p, num_splits=s) for p in problems for s in (1, 2, 4, 8)]
     sweep = made(points, work_ahead(points, History()))
@@ -271,7 +271,7 @@ def test_the_first_points_of_each_kernel_say_little_of_the_others() -> None:
     for n, p in enumerate(points[:4]):
         sweep.finish(p, *took(p, n))
     left = sweep.left()
-    assert left.expected_s < 2 * sum(in_all[4:])  # and not as if all were to be simulated
+    assert left.expected_s < 2 * sum(in_all[4:])  # not as if all had to be simulated
     assert left.low_s < sum(in_all[4:]) < left.high_s
 
 

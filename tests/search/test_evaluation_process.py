@@ -1,4 +1,4 @@
-"""A sweep on a GPU from the command line, where points kill their process or break its GPU."""
+"""A sweep on a GPU in which points kill their process or break its CUDA context."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_point_that_breaks_the_gpu_or_its_process_costs_that_point_alone(tmp_p
         text=True,
         timeout=120,
     )
-    assert ended.returncode == 1, ended.stderr  # one point failed
+    assert ended.returncode == 1, ended.stderr  # exit code 1: a point failed
     assert "Traceback" not in ended.stderr
     out = json.loads(ended.stdout)
     assert (out["state"], out["passed"], out["failed"]) == ("finished", 9, 1)
@@ -46,5 +46,5 @@ def test_a_point_that_breaks_the_gpu_or_its_process_costs_that_point_alone(tmp_p
     (crashed,) = (row for row in rows.values() if row.status is not Status.PASSED)
     assert (crashed.status, crashed.problem.seqlen) == (Status.CRASHED, DEADLY_SEQLEN)
     assert says(crashed.reason, "point_process_died", "-9")
-    # The final round ran in such a process too, and the replaced one has done it no harm.
+    # The final round ran in such a process too, unaffected by the replaced one.
     assert [says(r["reason"], "measured_side_by_side") for r in out["best"]] == [True] * 5

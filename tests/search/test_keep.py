@@ -1,4 +1,4 @@
-"""Which configs of a sweep are kept, and what is said about it."""
+"""Which configs of a sweep are kept as tuned, and the messages about it."""
 
 from __future__ import annotations
 

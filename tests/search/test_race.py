@@ -1,4 +1,4 @@
-"""Losers leave early, the best five meet in the final, equals tie."""
+"""Final round: slow candidates are dropped early, the best five are measured, equals tie."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_equals_share_the_first_place() -> None:
 
 
 def test_a_candidate_that_may_be_the_best_is_not_sent_home_early() -> None:
-    """All within noise: nobody is known to be slower, so nobody leaves before the last heat."""
+    """With all candidates within noise none is dropped before the last heat."""
     true_us = {f"c{i}": 10.0 for i in range(12)}
     device = SimulatedDevice(true_us, SimulatedConditions(noise=0.05), 1)
     result = race(SimulatedCandidates(device, list(true_us)), WARM)

@@ -77,7 +77,7 @@ def test_a_calibrated_and_an_uncalibrated_prediction_have_no_ratio() -> None:
 
 
 def test_a_place_of_an_earlier_version_is_readable() -> None:
-    """It stored whether the place is shared, which follows from all places."""
+    """Older files store whether a place is shared, which now follows from all places."""
     old = {
         "place": 1,
         "point": "c0ffee",
@@ -110,7 +110,7 @@ def test_a_prediction_never_beats_a_measurement() -> None:
 
 
 def test_predictions_of_different_methods_are_never_ranked_together() -> None:
-    """By roofline a kernel may seem four times as slow, or as fast."""
+    """A time by roofline may be off by a factor of four either way."""
     simulated = row("v01", 62.0, config={"block_n": 64}, origin="predicted")
     assumed = row("v01", 27.2, config={"block_n": 32}, origin="predicted")
     simulated, assumed = (
@@ -145,7 +145,7 @@ ONE, TWO = "GPU-1111aaaa-1", "GPU-2222bbbb-2"
 def test_two_gpus_of_one_model_get_no_verdict() -> None:
     one = row("v05", 10.0, config={"num_splits": 1}, gpu=ONE)
     two = row("v05", 5.0, config={"num_splits": 2}, gpu=TWO)
-    old = row("v05", 5.0, config={"num_splits": 4})  # from before that was recorded
+    old = row("v05", 5.0, config={"num_splits": 4})  # from a version that did not record the GPU
     assert compare_rows(two, one) is Verdict.UNDECIDED
     assert compare_rows(old, one) is Verdict.UNDECIDED
     assert compare_rows(row("v05", 5.0, gpu=ONE), one) is Verdict.FASTER

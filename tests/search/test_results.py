@@ -1,4 +1,4 @@
-"""The DataFrames of a sweep: what they say is what was put in."""
+"""DataFrames of the results of a sweep."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_winner_map_names_variant_margin_and_ties() -> None:
         row("v05", 50.0, config={"num_splits": 2}),
         row("v05", 55.0, config={"num_splits": 4}),
         row("v01", 100.0, LARGE),
-        row("v02", 101.0, LARGE),  # within what runs differ by
+        row("v02", 101.0, LARGE),  # within the spread of runs
         row("v05", None, LARGE, status=Status.COMPILE_ERROR),
     ]
     found = winner_map(rows).set_index("seqlen")
@@ -100,7 +100,9 @@ def test_importance_finds_the_tunable_that_matters() -> None:
     rows = []
     for p in Space(("v05",), (SMALL, LARGE)).points(SweepOptions(gpu="L4")):
         request = p.request
-        scale = {SMALL: 1.0, LARGE: 64.0}[request.problem]  # between problems: no tunable's merit
+        scale = {SMALL: 1.0, LARGE: 64.0}[
+            request.problem
+        ]  # a difference of problems, not of tunables
         time_us = scale * (10.0 + 10.0 * (request.config["num_splits"] == 1))
         rows.append(row("v05", time_us, request.problem, dict(request.config)))
     found = tunable_importance(sweep_frame(rows)).set_index("tunable")
@@ -134,7 +136,7 @@ def test_slices_have_the_best_time_at_each_value() -> None:
 
 def test_importances_of_independent_tunables_add_up() -> None:
     found = tunable_importance(sweep_frame(full_sweep())).set_index("tunable")
-    # The bowl is a product: in logarithms its tunables add, nothing is left for combinations.
+    # The times are products, so their logarithms are additive: no share is left to combinations.
     assert found["importance"].sum() == pytest.approx(1.0)
     assert dict(found["best_value"]) == {"block_n": 64, "threads_per_row": 4, "num_splits": 8}
 
@@ -159,9 +161,9 @@ def test_a_tunable_with_one_value_has_no_importance() -> None:
 
 
 def test_occupancy_says_a_time_says_b() -> None:
-    low = row("v01", 40.0, registers=168)  # few warps, and fast
+    low = row("v01", 40.0, registers=168)  # few warps, yet fast
     high = row("v05", 60.0, registers=32)
-    fair = row("v02", 30.0, registers=32)  # many warps and fastest: as occupancy would have it
+    fair = row("v02", 30.0, registers=32)  # many warps and fastest, as occupancy suggests
     found = occupancy_frame(sweep_frame([low, high, fair])).set_index("variant")
     assert found.loc["v01", "occupancy"] < found.loc["v05", "occupancy"] - 0.1
     assert dict(found["outlier"]) == {"v01": False, "v05": True, "v02": False}
@@ -175,13 +177,13 @@ def test_outliers_are_sought_within_a_problem_only() -> None:
     low = row("v01", 40.0, registers=168)
     high = row("v05", 60.0, LARGE, registers=32)
     assert not occupancy_frame(sweep_frame([low, high]))["outlier"].any()
-    close = row("v05", 41.0, registers=32)  # less than 5 %
+    close = row("v05", 41.0, registers=32)  # within 5 %
     assert not occupancy_frame(sweep_frame([low, close]))["outlier"].any()
     assert occupancy_frame(sweep_frame([])).empty
 
 
 def test_two_gpus_of_one_model_are_never_mixed() -> None:
-    """On each GPU num_splits makes no difference; the second one is twice as slow."""
+    """Times of two GPUs are analysed separately: num_splits has no effect on either of them."""
     rows = [
         row("v05", time_us, config={"num_splits": splits}, gpu=gpu, registers=registers)
         for gpu, time_us, splits, registers in (
@@ -201,7 +203,7 @@ def test_two_gpus_of_one_model_are_never_mixed() -> None:
     assert list(importance["device"]) == both
     assert list(importance["importance"]) == [0.0, 0.0]
     assert not occupancy_frame(frame)["outlier"].any()
-    # On one GPU the same times would say that more splits are slower, whatever the occupancy.
+    # If they were of one GPU, more splits would be slower at any occupancy.
     same = [replace(r, location=rows[0].location) for r in rows]
     assert list(winner_map(same)["device"]) == ["L4"]
     assert tunable_importance(sweep_frame(same))["importance"][0] == pytest.approx(1.0)
@@ -222,7 +224,7 @@ def test_parallel_coordinates_shows_what_varies() -> None:
 def test_views_of_ten_thousand_rows_are_quick() -> None:
     made = full_sweep()
     rows = [replace(made[i % len(made)], point=str(i)) for i in range(10_000)]
-    sweep_frame(rows[:10])  # the first one imports pandas
+    sweep_frame(rows[:10])  # warm up: imports pandas
     start = time.process_time()
     frame = sweep_frame(rows)
     winner_map(rows)

@@ -84,7 +84,7 @@ def test_tunables_narrow_it_and_defaults_only_leaves_the_rest_alone() -> None:
     configs = [dict(p.request.config) for p in points]
     default = by_id("v05").default_config()
     assert configs == [{**default, "num_splits": 1}, {**default, "num_splits": 2}]
-    # A variant without that tunable is still in.
+    # A variant without that tunable stays in the space.
     both = Space(("v01", "v05"), (SMALL,), {"num_splits": (1, 2)}, own_values=False)
     assert len(both.points(SweepOptions())) == 3
 
@@ -131,7 +131,7 @@ def test_ids_name_the_evaluation_and_nothing_else() -> None:
     same = EvaluationRequest(
         "v05_kv_split", SMALL, {"num_splits": 2}, gpu="L4", timeout_s=5.0, effort="quick"
     )
-    assert point_id(request) == point_id(same)  # defaults filled in, time limit left out
+    assert point_id(request) == point_id(same)  # with defaults, without the time limit
     different = [
         replace(request, gpu="H100 SXM"),
         replace(request, seed=1),
@@ -147,7 +147,7 @@ def test_ids_name_the_evaluation_and_nothing_else() -> None:
 
 
 def test_ids_never_change() -> None:
-    """A journal of last year must be resumable: this is the id that version 1 gave."""
+    """Point ids are stable, so that old journals can be resumed: this is an id of version 1."""
     assert point_id(EvaluationRequest("v01", SMALL, {"block_n": 64}, gpu="L4")) == (
         "6ce914c752d07e51"
     )

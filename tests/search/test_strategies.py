@@ -1,4 +1,4 @@
-"""Strategies: every one finds the best of a known landscape, none asks twice."""
+"""Search strategies: each finds the optimum of known times, and none repeats a point."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_best_is_found_without_trying_all(name: StrategyName, limit: int) ->
     for seed in range(10):
         asked = search(name, among, limit=limit, seed=seed)
         found += best.id in {p.id for p in asked}
-    # Drawn at random, 8 and 20 of 36 points would find it in 2 and 6 of 10 searches.
+    # Random search with 8 and 20 of 36 points would find it in 2 and 6 of 10 searches.
     assert found >= 9
 
 
@@ -117,7 +117,9 @@ def test_by_simulated_time_the_fastest_comes_first_and_the_unknown_last() -> Non
     first, second = asked[:2]
     assert first is not None
     assert second is not None
-    assert first.request.problem != second.request.problem  # a budget is shared evenly
+    assert (
+        first.request.problem != second.request.problem
+    )  # the budget is split evenly over problems
 
 
 def test_several_points_can_be_out_at_once() -> None:
@@ -126,7 +128,7 @@ def test_several_points_can_be_out_at_once() -> None:
     assert one is not None
     assert two is not None
     assert one.request.problem != two.request.problem
-    assert strategy.ask() is None  # both searches wait
+    assert strategy.ask() is None  # both problems wait for answers
     strategy.tell(two, 5.0)
     three = strategy.ask()
     assert three is not None

@@ -81,7 +81,7 @@ def test_failures_and_constraints_are_rows_with_reasons(tmp_path: Path) -> None:
     }
     assert all(r.reason for k, r in by_splits.items() if k != 4)
     assert "num_splits=3" in by_splits[3].reason
-    assert len(evaluate.asked) == 3  # what a constraint excludes costs nothing
+    assert len(evaluate.asked) == 3  # points excluded by constraints are not evaluated
     assert (told[-1].passed, told[-1].failed, told[-1].skipped) == (1, 2, 1)
 
 
@@ -237,7 +237,7 @@ def test_a_reader_follows_while_it_runs(tmp_path: Path) -> None:
 def test_an_estimate_learns_from_the_first_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))  # where paces of other sweeps are kept
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))  # without the paces of other sweeps
     now_s = 100.0
 
     def slow(request: EvaluationRequest) -> EvaluationOutcome:
@@ -266,7 +266,7 @@ def test_several_evaluations_at_once(tmp_path: Path) -> None:
     together = threading.Barrier(4, timeout=20)
 
     def evaluate(request: EvaluationRequest) -> EvaluationOutcome:
-        together.wait()  # passes only when four are under way
+        together.wait()  # passes only once four are running
         return Landscape(bowl)(request)
 
     book = SweepJournal(tmp_path / "s.jsonl")
@@ -279,7 +279,7 @@ def test_several_evaluations_at_once(tmp_path: Path) -> None:
 def test_where_a_row_was_measured_survives_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the best so far is told by GPU: the second one is the slower, and has its own."""
+    """A row keeps its GPU in the journal, and each GPU has its own best row so far."""
     gpus = {128: "GPU-a", 512: "GPU-b"}
     now = ""
 
@@ -316,7 +316,7 @@ def test_a_measurement_is_better_than_any_prediction(tmp_path: Path) -> None:
 
 
 def test_problems_side_by_side(tmp_path: Path) -> None:
-    """An exhaustive sweep that keeps two GPUs busy, one problem on each."""
+    """An exhaustive sweep uses two GPUs at once, one problem on each."""
     asked = Landscape(bowl)
     run_sweep(SPEC, asked, SweepJournal(tmp_path / "s.jsonl"), problems_at_once=2)
     assert [r.problem.seqlen for r in asked.asked] == [128, 512] * (POINTS // 2)
@@ -355,7 +355,7 @@ def test_a_broken_executor_is_a_crashed_row(tmp_path: Path) -> None:
 def test_what_was_predicted_is_kept_wherever_it_was_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path))  # other tests keep some, too
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path))  # without predictions of other tests
 
     def evaluate(request: EvaluationRequest) -> EvaluationOutcome:
         made = replace(Landscape(bowl)(request).evaluation, source_sha256="ab" * 32)
@@ -371,7 +371,7 @@ def test_what_was_predicted_is_kept_wherever_it_was_evaluated(
 def test_several_workers_share_the_time_that_is_left(tmp_path: Path) -> None:
     told: dict[int, list[Progress]] = {1: [], 4: []}
     for workers, progress in told.items():
-        clock = itertools.count()  # every look at it takes a second
+        clock = itertools.count()  # every reading advances it by a second
         book = SweepJournal(tmp_path / f"{workers}.jsonl")
         run_sweep(
             SPEC,
@@ -380,7 +380,7 @@ def test_several_workers_share_the_time_that_is_left(tmp_path: Path) -> None:
             progress.append,
             workers=functools.partial(int, workers),
             clock=clock.__next__,
-            # Of one load: the machine's may change between the two sweeps.
+            # With a fixed load, as that of the machine may change between the two sweeps.
             estimator=Estimator(SPEC.space.points(SPEC.options), on_gpu=False, load=lambda: 1.0),
         )
         assert {p.workers for p in progress} == {workers}

@@ -1,4 +1,4 @@
-"""Sweeps over lengths of keys; ids and classes of problems with one length are what they were."""
+"""Sweeps over key lengths; ids and classes of problems with one length are unchanged."""
 
 from __future__ import annotations
 

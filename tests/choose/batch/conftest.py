@@ -1,4 +1,4 @@
-"""The L4 study's file, and a stand-in for the compiler: see the model's tests."""
+"""Fixtures: measurements of the L4 study, and a history that replaces the compiler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from made_up_history import MadeUpHistory, compiled_on_an_l4
 
 @pytest.fixture(scope="session")
 def reference_csv() -> Path:
-    """The L4 study's two series."""
+    """Return the CSV file with both series of the L4 study."""
     return Path(__file__).parents[2] / "model" / "data" / "l4_fa1_baseline.csv"
 
 

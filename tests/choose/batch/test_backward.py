@@ -1,4 +1,4 @@
-"""Batches of the backward pass: simulated at some batches, and what is said between them."""
+"""Batches of the backward pass: simulated at some batches, interpolated between them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _kernel() -> Kernel:
 
 @dataclass(frozen=True)
 class Simulated(MadeUpHistory):
-    """A launch whose busiest SM takes 10 µs a CTA; notes the batches that are asked for."""
+    """A history in which the busiest SM takes 10 µs a CTA; records the batches asked for."""
 
     asked: list[int] = field(default_factory=list)
     unknown: int = 0  # a batch that is not simulated
@@ -87,7 +87,7 @@ def test_a_batch_is_recommended_for_the_backward_pass() -> None:
     assert [r.target for r in found.recommendations] == [0.7, 0.9, 0.95]
     assert found.problem.direction == "backward"
     table = found.table
-    assert list(table["ctas"][:2]) == [64, 128]  # of the pass over tiles of keys
+    assert list(table["ctas"][:2]) == [64, 128]  # CTAs of the pass over key tiles
     assert table["flops"][1] == 2 * ONE.flops
     assert table["device_bytes"][2] == _kernel().plan(replace(ONE, batch=3)).device_bytes
     share = table["batch"] / table["latency_us"]

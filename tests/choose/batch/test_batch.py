@@ -1,4 +1,4 @@
-"""Table, recommendations and wave steps on curves whose answer is known."""
+"""Table, recommendations and wave steps on curves with known answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONE_TILE = Problem(1, 1, 64, 64)  # one CTA per batch element
 
 
 def curve(total_us: np.ndarray, ctas_per_sm: int = 1, binds: str = "CTAs per SM") -> pd.DataFrame:
-    """A curve of one CTA per batch element on 58 SMs with the given times."""
+    """Return a curve with the given times, of one CTA per batch element on 58 SMs."""
     batch = np.arange(1, len(total_us) + 1)
     waves = batch / (58 * ctas_per_sm)
     return pd.DataFrame(
@@ -76,7 +76,7 @@ def test_the_two_readings_stand_side_by_side() -> None:
 
 
 def test_the_study_reads_41_times_per_unit() -> None:
-    """579 µs for one unit against 3,624 µs for 256: latency rose, the unit became 41× cheaper."""
+    """From 579 µs for one unit to 3,624 µs for 256, the time per unit drops 41×."""
     both = curve(np.array([579.0, 3624.0]))
     both["batch"] = [1, 256]
     table = batch_table(both, replace(ONE_TILE, seqlen=128), L4)
@@ -134,7 +134,7 @@ def test_the_end_of_the_wave_that_reaches_the_target(target: float, enough: int)
     assert found.same_latency_up_to == 58
     assert (
         found.low_batch == found.high_batch == 58
-    )  # whichever batch is enough, its wave ends here
+    )  # the wave of the smallest sufficient batch ends here
     assert found.latency_us == 100.0
     assert (found.low_us, found.high_us) == (80.0, 130.0)
     assert found.sm_fill == pytest.approx(1.0)
@@ -147,22 +147,22 @@ def test_the_end_of_the_wave_that_reaches_the_target(target: float, enough: int)
 def test_the_interval_comes_from_the_model_being_unsure() -> None:
     table = table_of(waves_of_58(300))
     batches = np.arange(1, 301)
-    slow_floor = waves_of_58(300) + 500.0  # a larger launch floor: only big batches pay
+    slow_floor = waves_of_58(300) + 500.0  # a larger launch floor favours large batches
     ends = np.stack([waves_of_58(300), slow_floor])
     (found,) = recommended_batches(table, ends, L4, (0.9,))
     rate = batches / slow_floor
     expected = int(batches[np.argmax(rate >= 0.9 * rate.max())])
     assert (found.batch, found.enough_batch) == (58, 53)
     assert found.low_batch == 58
-    # In quadrature with the latency's own interval: no less than the parameters alone. Both are
-    # ends of waves.
+    # Added in quadrature to the interval of the latency, so at least that of the parameters
+    # alone. Both batches end a wave.
     end = 58 * -(-expected // 58)
     assert end <= found.high_batch <= 1.1 * end + 58
     assert found.high_batch % 58 == 0 or found.high_batch == 300
 
 
 def test_the_interval_follows_the_uncertainty_of_the_latency() -> None:
-    total = waves_of_58(300) + 0.6 * np.arange(300)  # no two batches take as long
+    total = waves_of_58(300) + 0.6 * np.arange(300)  # all times differ
     widths = []
     for factor in (1.0, 1.2, 5.0):
         frame = curve(total).assign(low_us=total / factor, high_us=total * factor)
@@ -183,7 +183,7 @@ def test_a_measured_point_is_not_overruled() -> None:
     assert row["per_unit_us"][40] == 50.0 / 40
     assert (row["origin"][57], row["latency_us"][57]) == ("predicted", 100.0)
     (found,) = recommended_batches(table, total[None], L4, (1.0,))
-    # 40 in 50 µs is more than the model lets any batch do.
+    # 40 in 50 µs is a higher throughput than the model predicts for any batch.
     assert (found.batch, found.latency_us, found.origin) == (40, 50.0, "measured")
 
 
@@ -236,7 +236,7 @@ def test_reasons_name_what_binds() -> None:
 
 
 def test_wave_quantization_is_a_reason() -> None:
-    """The best batch of a curve that ends in the middle of a wave."""
+    """Wave quantization is the reason given for a curve that ends within a wave."""
     total = waves_of_58(70)
     table = batch_table(curve(total).iloc[60:].reset_index(drop=True), ONE_TILE, L4)
     (found,) = recommended_batches(table, total[None, 60:], L4, (1.0,))

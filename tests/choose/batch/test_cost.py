@@ -1,4 +1,4 @@
-"""Cost: the study's own case, arithmetic, bad input."""
+"""Cost: the case of the study, arithmetic, invalid input."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_price_of_a_billion_does_not_depend_on_traffic() -> None:
 @pytest.mark.parametrize(
     ("per_query_us", "queries", "utilisation", "gpus"),
     [
-        (1.0, 86_400e6, 1.0, 1),  # exactly one GPU, all day
+        (1.0, 86_400e6, 1.0, 1),  # one GPU, busy all day
         (1.0, 86_401e6, 1.0, 2),
         (1.0, 86_400e6, 0.5, 2),
         (4.521, 1e12, 0.6, math.ceil(4.521e12 / 86_400e6 / 0.6)),

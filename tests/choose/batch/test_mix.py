@@ -22,7 +22,7 @@ LINE = mix.MixLine(1000, Problem(1, 8, 512, 64))
 
 
 def _tried(splits: int, us: list[float]) -> mix._Tried:
-    """The kernel with so many splits, and the time of a launch at each batch that it takes."""
+    """Return a kernel with `splits` splits and its launch time at each supported batch."""
     latency = np.array(us)
     hours = LINE.count * latency / np.arange(1, len(us) + 1) / 3.6e9
     return mix._Tried(
@@ -39,14 +39,14 @@ def _tried(splits: int, us: list[float]) -> mix._Tried:
 def test_a_kernel_that_cannot_be_launched_with_the_most_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Few splits go on to large batches; many are fastest at the small one that is enough."""
+    """Few splits support large batches; many are fastest at the smaller batch that suffices."""
     tried = {1: _tried(1, [200.0, 230.0, 300.0, 400.0]), 8: _tried(8, [110.0, 220.0])}
     monkeypatch.setattr(mix, "_candidates", lambda *_: list(tried))
     monkeypatch.setattr(mix._Tried, "of", lambda splits, *_: tried[splits])
     found = mix.recommend_mix([LINE], L4, History())
     assert (found.config["num_splits"], found.batch) == (8, 1)
     assert found.plateau_hours == pytest.approx(tried[1].hours[3])
-    # Asked for the last per cent, only few splits take the batch that it needs.
+    # For the last per cent a large batch is needed, which only few splits support.
     most = mix.recommend_mix([LINE], L4, History(), target=1.0)
     assert (most.config["num_splits"], most.batch) == (1, 3)
 

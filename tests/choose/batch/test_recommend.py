@@ -1,4 +1,4 @@
-"""The whole answer: JSON shape, the study's files, alternatives, bad input."""
+"""The whole recommendation: JSON, the files of the study, alternatives, invalid input."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ask(known: Known) -> Ask:
 
 
 def strict_json(data: dict[str, Any]) -> dict[str, Any]:
-    """As another program reads it; NaN and infinity are no JSON."""
+    """Return the data as strict JSON, without NaN and infinity."""
     parsed: dict[str, Any] = json.loads(json.dumps(data, allow_nan=False))
     return parsed
 
@@ -134,7 +134,7 @@ def test_the_curve_is_optional_and_complete(ask: Ask) -> None:
 
 
 def test_recommendations_fill_the_gpu(ask: Ask) -> None:
-    """S=128 is two CTAs a unit and two fit on each of 58 SMs: 58 units are a full wave."""
+    """S=128 has two CTAs a unit and two fit on each of 58 SMs: 58 units fill a wave."""
     result = ask()
     last = result.recommendations[-1]
     assert last.batch == last.same_latency_up_to == 58
@@ -200,7 +200,7 @@ def test_alternatives_are_ranked_with_numbers(ask: Ask, reference_csv: Path) -> 
             assert option.device != "L4"
             price = find_device(option.device).price_usd_per_hour
             assert price is None or price < 0.60
-            # What a calibration on an L4 says about another GPU stays unsure.
+            # On another GPU a calibration on the L4 keeps wide intervals.
             assert option.high_us / option.low_us > 5
     split = [o for o in result.options if o.variant == "v05"]
     assert len(split) == 1  # the best of its splits
@@ -208,7 +208,7 @@ def test_alternatives_are_ranked_with_numbers(ask: Ask, reference_csv: Path) -> 
 
 
 class NoCompiler(MadeUpHistory):
-    """Of v02 and for a T4."""
+    """A history that cannot compile v02, nor anything for a T4."""
 
     def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
         if kernel.variant.id == "v02" or kernel.device.name == "T4":
@@ -225,7 +225,7 @@ def test_alternatives_that_cannot_be_judged_are_noted() -> None:
 
 
 def test_a_detected_gpu_is_taken_as_it_is(ask: Ask) -> None:
-    """A GPU that the table lacks: no price, no memory known, so none is invented."""
+    """A GPU that is not in the table has no price and no memory size."""
     own = replace(
         find_device("L4"), name="Own GPU", num_sms=60, memory_bytes=None, price_usd_per_hour=None
     )
@@ -306,7 +306,7 @@ def test_a_compile_error_passes_through() -> None:
 
 
 def test_with_the_real_compiler(reference_csv: Path) -> None:
-    """The study's kernel as it compiles today: two CTAs per SM, and two points give the third."""
+    """With the real compiler v01 has two CTAs per SM, and two points predict the third."""
     try:
         Kernel.of("v01", "L4").resources(Problem(1, 1, 64, 64))
     except ToolMissing as error:
@@ -377,7 +377,7 @@ def test_measured_batches_keep_their_time(ask: Ask, reference_csv: Path) -> None
     points = [p for p in read_measurements(reference_csv) if p.series == "batch"]
     table = ask(measured=points, heads=8).table.set_index("batch")
     assert (table["latency_us"][32], table["origin"][32]) == (3624.0, "recorded")
-    # Without calibration they are no less true.
+    # They also hold without calibration.
     loose = ask(measured=points, heads=8, calibrate=False)
     assert loose.calibration is None
     assert loose.table.set_index("batch")["latency_us"][32] == 3624.0
@@ -386,7 +386,7 @@ def test_measured_batches_keep_their_time(ask: Ask, reference_csv: Path) -> None
 
 
 def test_another_kernel_may_skip_absent_keys(ask: Ask, reference_csv: Path) -> None:
-    """One row more than a tile: v01 pads it to a second one, and a kernel that does not is told."""
+    """v01 pads one row more than a tile to two tiles; calibration finds a kernel that does not."""
     points = [p for p in read_measurements(reference_csv) if p.series == "length"]
     one_more = replace(points[1], problem=Problem(1, 1, 65, 64), measured_us=282.0, ctas=2)
     own = ask(measured=[*points, one_more], seqlen=65)
@@ -398,7 +398,7 @@ def test_another_kernel_may_skip_absent_keys(ask: Ask, reference_csv: Path) -> N
     assert other.kernel == "L4 study"
     assert any(says(n, "skips_absent_keys") for n in other.calibration_quality())
     assert other.table["predicted_us"].iloc[0] < 0.8 * own.table["predicted_us"].iloc[0]
-    # Where nothing speaks for it, a kernel is taken to pad as the variant does.
+    # Without evidence a kernel is assumed to pad like the variant.
     padded = ask(measured=points, measured_kernel="L4 study").calibration
     assert padded is not None
     assert not padded.skips_absent_keys
@@ -423,7 +423,7 @@ def test_the_next_point_narrows_the_recommendation(ask: Ask) -> None:
         r = ask(measured=measured).recommended
         return r.high_us / r.low_us
 
-    # What it promises holds: that point narrows it, and more than one far from it.
+    # The point narrows the interval as promised, and more than a distant point.
     row = result.table.set_index("batch")["predicted_us"]
     there = [Measurement(Problem(b, 1, 128, 64), float(row[b])) for b in (point.batch,)]
     assert half_width(there) < 0.3 * result.recommended.high_us / result.recommended.low_us
@@ -454,7 +454,7 @@ def test_a_present_batch_that_cannot_be_is_said(
 
 
 def test_traffic_in_requests_and_tokens(ask: Ask) -> None:
-    """A request of 8 heads and 128 positions is 1,024 queries, whatever the axis counts."""
+    """A request of 8 heads and 128 positions is 1,024 queries, for every unit of the axis."""
     queries = ask(heads=8, traffic_per_day=1.024e9).saving
     assert queries is not None
     for changes in (
@@ -481,7 +481,7 @@ def test_own_prices_rank_the_options(ask: Ask) -> None:
 
 
 def test_behind_what_is_simulated_the_backward_pass_goes_on_as_it_went() -> None:
-    """Not as between the last two batches, of which one may fill its last round and one not."""
+    """Beyond the simulated batches the curve continues with its average slope, not the last one."""
     batches = np.arange(1, 301)
     rows = np.array([0, 11, 23, 26])
     us = _between(np.array([25.7, 152.9, 308.5, 323.8]), rows, batches.astype(float), batches)

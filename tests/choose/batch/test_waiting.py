@@ -1,4 +1,4 @@
-"""Waiting to collect requests: the quantiles against a simulation, plans, bad input."""
+"""Waiting to collect requests: quantiles against a simulation, plans, invalid input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from words import raises, says
 from engine.base.errors import InvalidProblem
 from engine.choose.batch.cost import WaitPlan, plan_waiting, wait_quantile_us
 
-# A launch that is free to grow: 1 ms whatever the batch.
+# A launch of 1 ms at every batch.
 FLAT = np.full(256, 1000.0)
 
 
@@ -41,7 +41,7 @@ def plan(latency_us: np.ndarray, rate: float, budget_ms: float) -> WaitPlan:
 
 
 def test_waiting_stops_where_returns_diminish() -> None:
-    """A launch that grows with the batch: waiting longer brings next to nothing."""
+    """If the launch time grows with the batch, waiting longer gains almost nothing."""
     latency_us = 500.0 + 100.0 * np.arange(1, 2049)
     found = plan(latency_us, 5_000.0, 200.0)
     best = min(p.per_request_us for p in found.curve if p.in_budget and p.keeps_up)
@@ -69,7 +69,7 @@ def test_the_largest_batch_within_the_budget() -> None:
 
 
 def test_the_launch_itself_counts_as_added_latency() -> None:
-    growing = 1000.0 * np.arange(1, 257)  # nothing overlaps: batching cannot pay
+    growing = 1000.0 * np.arange(1, 257)  # time proportional to the batch: batching gains nothing
     found = plan(growing, 100.0, 50.0)
     assert found.batch == 1
     assert found.added_p95_us == 0.0
@@ -85,7 +85,7 @@ def test_a_step_in_the_curve_is_not_crossed_for_nothing() -> None:
 def test_traffic_beyond_one_gpu() -> None:
     reason = plan_waiting(FLAT, 1e6, 5.0)
     assert isinstance(reason, str)
-    assert "4 GPUs" in reason  # 256 per ms are 256,000 a second
+    assert "4 GPUs" in reason  # 256 a ms are 256,000 a second
 
 
 def test_a_budget_too_small_to_keep_up() -> None:
