@@ -303,4 +303,4 @@ def test_compare_by_problem_picks_pairs_and_exits_0_for_registers_alone(
     grown = replace(passed, passes=(replace(main_pass, resources=more),))
     after = file_of(tmp_path, "after.json", snapshot_of(grown))
     assert main(["compare", first, after]) == 0
-    assert "255 registers per thread" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "registers_per_thread_before", "255")
