@@ -77,7 +77,7 @@ def source_named(text: str) -> Path:
     """Return the source of an own kernel. Raises UnknownName if there is no such file."""
     path = Path(text)
     if not path.expanduser().is_file():
-        raise UnknownName(f"There is no file {text}: name a .cu file.", code="cu_file_missing")
+        raise UnknownName(f"There is no file {text}: name a .cu file.", code="no_such_cu_file")
     return path
 
 

@@ -166,7 +166,7 @@ def test_a_gpu_without_a_price_says_so(open_app):
 def test_waiting_takes_rate_and_budget(open_app):
     at = open_batch(open_app, batch_tab="Batch cannot grow")
     at.number_input(key="arrivals").set_value(5000.0).run()
-    assert says(texts(at), "needs_both_arrival") or at.error
+    assert says(texts(at), "waiting_incomplete") or at.error
     at.number_input(key="budget").set_value(20.0).run()
     assert not at.exception
     assert says(texts(at), "collecting_adds")
@@ -203,7 +203,7 @@ def test_what_was_measured_is_not_overruled(open_app, calibrate):
     ("text", "name", "facts"),
     [
         (SERIES.replace("0.543", "-1"), "points_value", ("line 2", "-1")),
-        ("", "points_empty", ()),
+        ("", "csv_empty", ()),
     ],
 )
 def test_a_wrong_csv_names_line_and_column(open_app, text, name, facts):

@@ -290,7 +290,7 @@ def test_a_damaged_table_is_a_sentence(table: Callable[..., Table], tmp_path: Pa
     (tmp_path / "sm_89.json").write_text('{"format": 1, "rows": 3}')
     with raises(AttuneError, "auto_table", "sm_89.json"):
         read_table((8, 9))
-    assert says(choose(SMALL, L4, history=LOOKED_UP).reason, "table_of_auto_unread")
+    assert says(choose(SMALL, L4, history=LOOKED_UP).reason, "auto_table")
 
 
 def taken(variant: str, us: float, source_sha256: str = "") -> KnownTime:

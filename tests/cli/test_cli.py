@@ -280,8 +280,8 @@ def test_an_option_out_of_range_is_named(
     ("argv", "name", "facts"),
     [
         ("evaluate v1 --gpu L4", "unknown_name", ("'v1'", "v01")),
-        ("evaluate nowhere.cu", "cu_file_missing", ("nowhere.cu",)),
-        ("variants --add nowhere.cu", "cu_file_missing", ("nowhere.cu",)),
+        ("evaluate nowhere.cu", "no_such_cu_file", ("nowhere.cu",)),
+        ("variants --add nowhere.cu", "no_such_cu_file", ("nowhere.cu",)),
         ("auto --capability 8.9", "capability_without_renew", ()),
         ("auto --renew --gpu L4", "renew_by_capability", ()),
         ("variants --forget nope", "none_of_that_kind", ("added kernel", "'nope'")),

@@ -96,8 +96,8 @@ def test_one_kernel_and_batch_for_a_mix(capsys: pytest.CaptureFixture[str], tmp_
     ("options", "name", "facts"),
     [
         (["--mix", "10,8,4"], "mix_line_form", ("'seqlen'",)),
-        (["--mix", "10,8,4,x"], "whole_number_from_1", ("line 1", "seqlen", "'x'")),
-        (["--mix", "0,8,4,64"], "number_above_0", ("count", "'0'")),
+        (["--mix", "10,8,4,x"], "csv_not_whole_number", ("line 1", "seqlen", "'x'")),
+        (["--mix", "0,8,4,64"], "csv_not_positive", ("count", "'0'")),
         (["--mix", "1,8,4,64", "--alternatives"], "one_problem_no_mix", ("--alternatives",)),
         (["--mix", "none.csv"], "path_unreadable", ("none.csv",)),
         ([], "seqlen_or_mix", ()),

@@ -91,7 +91,7 @@ def test_tensors_that_do_not_belong_together_are_one_sentence(
         (
             lambda: attune.kernel("nowhere.cu"),
             attune.UnknownName,
-            "cu_file_missing",
+            "no_such_cu_file",
             ("nowhere.cu",),
         ),
         (lambda: attune.kernel("v01", gpu="L44"), attune.UnknownName, "gpu_unknown", ("L4",)),
