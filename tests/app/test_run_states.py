@@ -154,7 +154,7 @@ def test_a_fault_of_a_line_is_not_answered_with_a_smaller_tile(open_app, jobs):
         tried = replace(NOT_RUN, execution=execution)
         jobs.answer = failed(tried, Status.LAUNCH_ERROR, "The driver refuses the launch.")
         shown = texts(run(open_app(tab="Correctness")))
-        assert says(shown, "smaller_tile_may") is is_advised
+        assert says(shown, "launch_smaller_tile") is is_advised
 
 
 def test_while_it_runs_the_button_cancels(open_app, jobs):

@@ -31,7 +31,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_nothing_tuned_takes_defaults(file: Path) -> None:
     found = resolve_config(V05, {"num_splits": 8}, PROBLEM, L4)
     assert found.values == {**V05.default_config(), "num_splits": 8}
-    assert says(found.describe(), "rest_of_config", "num_splits", "default")
+    assert says(found.describe(), "given_rest", "num_splits", "default")
     assert resolve_config(V05, {}, PROBLEM, None).describe() == "default"
     assert not file.exists()
 
@@ -45,7 +45,7 @@ def test_missing_values_are_the_tuned_ones(file: Path) -> None:
     assert says(found.describe(), "tuned_for_problem", *facts)
     found = resolve_config(V05, {"num_splits": 4}, PROBLEM, L4)
     assert found.values == {**ENTRY.config, "num_splits": 4}
-    assert says(found.describe(), "rest_of_config", "num_splits", "B1 H1 S128 D64 fp16")
+    assert says(found.describe(), "given_rest", "num_splits", "B1 H1 S128 D64 fp16")
     assert says(found.describe(), "tuned_for_problem")
     for problem, gpu in ((replace(PROBLEM, seqlen=512), "L4"), (PROBLEM, "L40S")):
         assert resolve_config(V05, {}, problem, find_device(gpu)).values == V05.default_config()

@@ -249,8 +249,8 @@ def test_what_is_no_cubin_says_how_to_get_one(
     path = tmp_path / "k.cubin"
     path.write_bytes(b"\x7fELF" + bytes(200))
     for data, name in (
-        (b"", "no_elf_file"),
-        (b"text", "no_elf_file"),
+        (b"", "no_cubin"),
+        (b"text", "no_cubin"),
         (path.read_bytes(), "elf_no_cubin"),
     ):
         path.write_bytes(data)

@@ -57,7 +57,7 @@ def test_a_time_says_its_clock_and_what_binds_it(
     assert (boost["clock_mhz"], boost["clock"]) == (2040, "boost")
     assert boost["dram_bytes"] == boost["dram_us"] == 0  # the data fit in L2
     assert boost["bound"]
-    assert says(boost["passes"][0]["notes"][-1], "times_at_clock", "boost clock", "2,040 MHz")
+    assert says(boost["passes"][0]["notes"][-1], "times_are_at", "boost clock", "2,040 MHz")
     half = printed(capfd, source, *ON_L4, "--clock", "1020")
     assert (half["clock_mhz"], half["clock"]) == (1020, "given")
     assert half["sm_cycles"] == pytest.approx(boost["sm_cycles"], rel=0.01)

@@ -173,7 +173,7 @@ class TestAcrossConditions:
         asked = the_row(compare_sessions(sessions, across=True))
         assert asked.verdict is Verdict.FASTER
         assert asked.across
-        assert says(asked.reason, "across_conditions")
+        assert says(asked.reason, "across_different_conditions")
         assert says(asked.reason, name, *facts)
 
     def test_another_target_device_counts_too(self) -> None:
