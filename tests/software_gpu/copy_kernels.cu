@@ -1,5 +1,5 @@
-// Two passes that copy Q through a scratch buffer and count their runs. The macros say what goes
-// wrong.
+// Two passes that copy Q through a scratch buffer and count how often they ran. Macros add
+// defects.
 typedef unsigned short half_bits;
 #ifndef VALUE
 #define VALUE q[i]
@@ -58,7 +58,7 @@ extern "C" __global__ void gather(const half_bits* pages, int* table, half_bits*
     if (spoils && threadIdx.x == 0) table[0] = 0;
 }
 
-// 1 where the output was zero and `highest` the lowest.
+// 1 where the output was zero and `highest` was the lowest value.
 extern "C" __global__ void raise(half_bits* out, int count, float* highest) {
     const bool is_fresh = highest[threadIdx.x % 7] == -__int_as_float(0x7f800000);
     __syncthreads();

@@ -1,7 +1,7 @@
-// Calls of the software GPU's driver with handles that are alive, freed or nobody's, with sizes and
-// flags at their limits, in an order that a seed draws: `driver_fuzz CUBIN CALLS SEED`. The driver is
-// compiled into it, to watch its memory. What is undefined in CUDA whatever the driver does, a
-// pointer of the host to nothing, is not given. It prints how many calls succeeded and were refused.
+// Calls the software GPU's driver with live, freed and invalid handles and with sizes and flags at
+// their limits, in an order drawn by a seed: `driver_fuzz CUBIN CALLS SEED`. The driver is compiled
+// into this program, so that a sanitizer sees its memory. Calls that CUDA leaves undefined (invalid
+// host pointers) are left out. It prints how many calls succeeded and how many were refused.
 #include "../../engine/software_gpu/native/driver.cpp"
 
 #include <fstream>
@@ -13,7 +13,7 @@ std::mt19937_64 chance;
 
 size_t draw(size_t count) { return chance() % count; }
 
-// What was made of one kind, freed ones too, and what never was anything.
+// Handles of one kind: live and freed ones, and values that never were handles.
 template <typename T>
 struct Kind {
     std::vector<T> made;
@@ -44,7 +44,7 @@ Kind<CUdeviceptr> places;
 
 alignas(64) char host[1 << 16];
 
-// Sizes of memory that the host has, or too large for any.
+// Sizes of memory that the host has, and sizes too large for any host.
 size_t size() {
     static const size_t SIZES[] = {0, 1, 3, 4, 127, 128, 4096, 1 << 16, size_t{1} << 40, size_t{1} << 62, ~size_t{0}, ~size_t{0} - 4095};
     return SIZES[draw(12)];
@@ -73,7 +73,7 @@ CUresult launch() {
     if (packed > sizeof block) packed = 0;
     auto few = [] { return draw(16) ? unsigned(1 + draw(2)) : unsigned(chance()) * unsigned(draw(2)); };
     const unsigned x = few(), y = few(), threads = draw(16) ? 32 : unsigned(chance());
-    // No grid that would take its time.
+    // Grids are small, so that launches are short.
     const unsigned grid_y = uint64_t{x} * y > 64 && threads <= 1024 && y <= 65535 ? 0 : y;
     if (draw(2)) return cuLaunchKernel(kernels.any(), x, grid_y, 1, threads, 1, 1, unsigned(size()), streams.any(), draw(8) ? arguments : nullptr, draw(4) ? nullptr : extra);
     CUlaunchAttribute attributes[2] = {};
@@ -94,7 +94,7 @@ CUresult encode() {
                                   one_of<CUtensorMapInterleave>(3), one_of<CUtensorMapSwizzle>(8), one_of<CUtensorMapL2promotion>(5), one_of<CUtensorMapFloatOOBfill>(3));
 }
 
-// From its beginning to launches of its graph; the program may have let go of the kernel by then.
+// From the start of a capture to launches of its graph; the kernel may have been unloaded by then.
 CUresult capture() {
     const CUstream stream = streams.any();
     cuStreamBeginCapture(stream, one_of<CUstreamCaptureMode>(3));
@@ -222,7 +222,7 @@ int main(int, char** given) {
     size_t succeeded = 0, refused = 0;
     CUcontext context;
     for (long call = 0, calls = std::atol(given[2]); call < calls; call++) {
-        // A kernel that does wrong ends its context for good: there is one that works, now and then.
+        // A faulting kernel makes its context unusable: now and then a new context is created.
         if (call % 50 == 0 && cuCtxGetCurrent(&context) == CUDA_SUCCESS && (!context || context->error)) {
 #if CUDA_VERSION >= 13000
             if (cuCtxCreate(&context, nullptr, 0, 0)) return 3;
@@ -233,7 +233,7 @@ int main(int, char** given) {
         }
         const CUresult code = one_call(cubin);
         const char* name = nullptr;
-        if (cuGetErrorName(code, &name) || !name) return 4;  // none of CUDA's codes
+        if (cuGetErrorName(code, &name) || !name) return 4;  // not a code of CUDA
         (code == CUDA_SUCCESS ? succeeded : refused)++;
     }
     std::printf("{\"succeeded\": %zu, \"refused\": %zu, \"kernels\": %zu, \"graphs\": %zu}\n", succeeded, refused, kernels.made.size(), executables.made.size());

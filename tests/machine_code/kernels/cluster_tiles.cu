@@ -1,5 +1,5 @@
-// Sums tiles of 16 KB that each CTA of a cluster needs whole: alone it copies all of them, in a
-// cluster its share of each, by multicast to all. A ring of two tiles.
+// Sums tiles of 16 KB that each CTA of a cluster needs whole: without a cluster a CTA copies all of
+// each tile, in a cluster its share, by multicast to all CTAs. A ring of two tiles.
 #include "hopper.cuh"
 
 constexpr int TILE = 16384, SHARE = TILE / CLUSTER, STAGES = 2;
@@ -67,5 +67,5 @@ tiles(const char* in, float* out, int count) {
         }
     }
     out[blockIdx.x * 128 + threadIdx.x] = sum;
-    cluster_barrier();  // nobody leaves while others' copies and arrivals come here
+    cluster_barrier();  // no CTA exits while copies and arrivals of others address its memory
 }

@@ -1,5 +1,5 @@
 // Attention by mma.sync in five steps: ROWS query rows of one head per CTA of four warps, D = 128,
-// BF16. Takes the steps, in their order, of the series whose rates on an RTX 5090 are in
+// BF16. It has the steps, in their order, of the series whose rates on an RTX 5090 are in
 // bench_sass_validation.py. STEP 1: tiles as they are in memory; 2: swizzled; 3: K and V of 32 keys
 // in two buffers each; 4: as 3, four matrices an ldmatrix; 5: 64 keys, two buffers for K, one for V.
 #include <cuda_bf16.h>
@@ -10,7 +10,7 @@ constexpr int KEYS = STEP == 3 || STEP == 4 ? 32 : 64;
 constexpr int TILE_BYTES = KEYS * ROW_BYTES;
 constexpr unsigned ALL = 0xffffffffu;
 
-// Of a byte in a tile, whose rows begin at banks of their own from STEP 2 on.
+// Offset of a byte in a tile; swizzled from STEP 2 on, so that rows begin at different banks.
 __device__ __forceinline__ unsigned place(int row, int column) {
     const unsigned byte = row * ROW_BYTES + column * 2;
     return STEP == 1 ? byte : byte ^ ((row & 7) << 4);
@@ -101,7 +101,7 @@ __device__ __forceinline__ void weigh(float (&o)[ROW_TILES][DIM / 8][4],
 #pragma unroll
             for (int n = 0; n < KEYS / 16; ++n) multiply(o[m][d], p[m][n], v[n][d]);
 }
-// One row tile: s becomes p, of which sums are kept, and o shrinks with what was weighed before.
+// One row tile: replaces s by p, updates the row sums, and rescales o to the new maxima.
 __device__ __forceinline__ void soften(float (&s)[KEYS / 8][4], unsigned (&p)[KEYS / 16][4],
                                        float (&o)[DIM / 8][4], float (&most)[2],
                                        float (&total)[2]) {
@@ -148,7 +148,7 @@ flash(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __
       int length, int keys) {
     extern __shared__ __align__(1024) unsigned char smem[];
     const unsigned q_smem = (unsigned)__cvta_generic_to_shared(smem);
-    // Q lies where K and V come later. Of two buffers of a tile the second one lies behind V's.
+    // Q shares its memory with later K and V tiles. Buffers: K0 V0 K1 V1 (STEP 5: K0 K1 V).
     const unsigned k_smem = q_smem, v_smem = q_smem + (STEP == 5 ? 2 : 1) * TILE_BYTES;
     const unsigned k_stride = STEP == 5 ? TILE_BYTES : 2 * TILE_BYTES, v_stride = 2 * TILE_BYTES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;

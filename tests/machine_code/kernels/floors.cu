@@ -1,8 +1,8 @@
-// Kernels that only move data: what a small attention launch cannot beat. All pointers are to
+// Kernels that only move data: lower bounds of the time of a small attention launch. All pointers are to
 // 16-byte pieces; `pieces` is how many one head's K holds (8 for each row of 64 halves).
 #include <cuda_fp16.h>
 
-// One piece of Q, K, V read and one of O written by each thread.
+// Each thread reads one piece of Q, K and V and writes one of O.
 extern "C" __global__ void copy(const uint4* q, const uint4* k, const uint4* v, uint4* out,
                                 int pieces) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,4 +1,4 @@
-// C = A @ B^T by mma.sync: the ways of published series (tests/bench/counted_sets.json), told apart
+// C = A @ B^T by mma.sync, in the variants of published series (tests/bench/counted_sets.json), chosen
 // by macros. ELEMENT 0: FP16, 1: BF16, 2: INT8. COPY of a tile to shared memory 0: through registers,
 // 1: cp.async, 2: TMA. LAYOUT there 0: as in memory, 1: rows padded by 16 bytes, 2: swizzled.
 // GROUP 0: one axis of CTAs, row by row of tiles; n: one axis, n rows of tiles at a time; -1: two axes.
@@ -10,7 +10,7 @@
 using Element = signed char;
 using Sum = int;
 #else
-using Element = __half;  // BF16 is as large
+using Element = __half;  // BF16 has the same size
 using Sum = float;
 #endif
 
@@ -31,13 +31,13 @@ constexpr int THREADS = 32 * WARPS_M * WARPS_N, STAGE_BYTES = (BLOCK_M + BLOCK_N
 #define OPERAND const Element* __restrict__
 #endif
 
-// Of a byte of a tile; each eight rows lie in other banks where it is swizzled.
+// Offset of a byte in a tile; if swizzled, any eight adjacent rows lie in different banks.
 __device__ __forceinline__ unsigned place(int row, int byte) {
     const int turn = ROW_BYTES >= 128 ? row & 7 : row / 2 & 3;
     return row * STRIDE + (LAYOUT == 2 ? byte ^ turn << 4 : byte);
 }
 
-// A thread's pieces of a tile lie whole rows apart, at the same byte of each.
+// A thread copies the same bytes of several rows of a tile.
 template <int ROWS>
 __device__ __forceinline__ void copy_rows(char* to, const Element* from, int size) {
     constexpr int PIECES = ROW_BYTES / 16, APART = THREADS / PIECES;
@@ -140,7 +140,7 @@ gemm(OPERAND a,             // [size, size]
     constexpr int AHEAD = STAGES == 1 ? 0 : COPY == 2 ? STAGES : STAGES - 1;
     for (int tile = 0; tile < AHEAD; ++tile) begin_copy(tile);
     for (int tile = 0; tile < tiles; ++tile) {
-        if (STAGES > 1 && COPY != 2) __syncthreads();  // nobody reads that stage any more
+        if (STAGES > 1 && COPY != 2) __syncthreads();  // all threads have read that stage
         if (STAGES == 1 || COPY != 2) begin_copy(tile + AHEAD);
         wait_for_copy(tile);
         const char* of_a = smem + tile % STAGES * STAGE_BYTES;

@@ -1,6 +1,6 @@
 // C = A @ B^T in FP16 with FP32 sums, for Hopper: TMA fills a ring of three tiles of K, one warpgroup
-// produces and three consume 64 rows of a 192 x 192 tile each, CTAs stay and take tile after tile.
-// In the manner of kernel 6 of the published fast.cu series: sizes and order of tiles are that
+// produces and three consume 64 rows of a 192 x 192 tile each, persistent CTAs.
+// Modelled on kernel 6 of the published fast.cu series: sizes and order of tiles are that
 // kernel's, the code is not. A and B are [size, depth], C is [size, size] by columns.
 #include "hopper.cuh"
 
@@ -25,7 +25,7 @@ gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap 
     __syncthreads();
     int stage = 0, parity = 0;
     for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
-        // Blocks of 16 x 8 tiles, one after the other along N.
+        // Blocks of 16 x 8 tiles, in order along N.
         const int block = number / (SUPER_M * SUPER_N), inside = number % (SUPER_M * SUPER_N);
         const int m = (block / (across / SUPER_N) * SUPER_M + inside / SUPER_N) * TILE;
         const int n = (block % (across / SUPER_N) * SUPER_N + inside % SUPER_N) * TILE;

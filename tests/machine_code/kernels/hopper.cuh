@@ -1,8 +1,8 @@
-// What the Hopper kernels of these tests share: mbarriers, TMA, wgmma, registers moved between warps.
+// Shared by the Hopper kernels of these tests: mbarriers, TMA, wgmma, setmaxnreg.
 #pragma once
 #include <cuda_fp16.h>
 
-struct alignas(64) TensorMap {  // as large and as aligned as CUtensorMap
+struct alignas(64) TensorMap {  // size and alignment of CUtensorMap
     unsigned long long words[16];
 };
 
@@ -36,7 +36,7 @@ __device__ __forceinline__ void barrier_wait(unsigned long long* barrier, int pa
         : "memory");
 }
 
-// A box of the tensor to shared memory, column and row of its first element; lands on the barrier.
+// Copies a box of the tensor to shared memory; column and row are those of its first element.
 __device__ __forceinline__ void tma_load(void* to, const TensorMap* map, unsigned long long* barrier,
                                          int column, int row) {
     asm volatile(

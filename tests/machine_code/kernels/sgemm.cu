@@ -1,5 +1,5 @@
-// C = alpha * A @ B + beta * C in FP32, ten ways, in the manner of the published SGEMM_CUDA series:
-// what each step does to shared memory, registers and threads is that series', the code is not.
+// C = alpha * A @ B + beta * C in FP32, in ten steps modelled on the published SGEMM_CUDA series: each
+// step's use of shared memory, registers and threads is that series', the code is not.
 // Compile with -DSTEP=1 ... 10; tile sizes may be given by -D.
 // A is [m, k], B is [k, n], C is [m, n], row-major; sizes are multiples of the tiles.
 
@@ -112,7 +112,7 @@ extern "C" __global__ void sgemm(ARGUMENTS) {
 
 #elif STEP <= 8
 // THREAD_M x THREAD_N elements per thread. 5: 4-byte accesses; 6: 16-byte ones, A transposed;
-// 7: B rearranged so that a warp's reads are neighbours; 8: B's rows padded instead.
+// 7: B rearranged so that a warp reads adjacent elements; 8: B's rows padded instead.
 constexpr int THREADS = BLOCK_M * BLOCK_N / (THREAD_M * THREAD_N);
 constexpr int B_STRIDE = BLOCK_N + (STEP == 8 ? 5 : 0);
 

@@ -1,5 +1,5 @@
-// Kernels that memory or latency binds, as published series have them: a sum, a scan of each CTA's
-// part, softmax of rows, and the transpose of a tile that comes and goes by TMA.
+// Kernels limited by memory or latency, modelled on published series: a sum, a scan of each CTA's
+// part, softmax of rows, and a transpose of tiles that are loaded and stored by TMA.
 #include "hopper.cuh"
 
 __device__ __forceinline__ float warp_sum(float x) {
@@ -14,7 +14,7 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// Each thread takes 16 pieces of 16 bytes; one atomic a CTA.
+// Each thread reads 16 pieces of 16 bytes; one atomic per CTA.
 extern "C" __global__ void __launch_bounds__(1024)
 sum(const float4* __restrict__ input,  // [gridDim.x, 16, 1024]
     float* __restrict__ total) {
@@ -53,7 +53,7 @@ scan(const int* __restrict__ input,  // [gridDim.x, 512]
     output[at] = sums[thread];
 }
 
-// A row a CTA, read three times: its maximum, its sum, its output.
+// One row per CTA, read three times: for its maximum, its sum and its output.
 extern "C" __global__ void __launch_bounds__(1024)
 softmax(const float* __restrict__ input,  // [gridDim.x, width]
         float* __restrict__ output, int width) {
@@ -80,7 +80,7 @@ softmax(const float* __restrict__ input,  // [gridDim.x, width]
     for (int i = threadIdx.x; i < width; i += 1024) to[i] = __expf(from[i] - top) * inverse;
 }
 
-// A tile of 32 by 32 a CTA of 1,024 threads, all of which arrive; 32 threads store to one bank.
+// A 32 by 32 tile per CTA of 1,024 threads, all of which arrive; 32 threads store to the same bank.
 #if __CUDA_ARCH__ >= 900
 extern "C" __global__ void __launch_bounds__(1024)
 transpose(const __grid_constant__ TensorMap from,  // [size, size], boxes of 32 by 32

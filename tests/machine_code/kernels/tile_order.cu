@@ -1,4 +1,4 @@
-// C = A @ B^T of square matrices, tiles of 64 by 64: which CTA makes which tile is what differs.
+// C = A @ B^T of square matrices, tiles of 64 by 64; ORDER chooses which CTA computes which tile.
 // ORDER 0: a grid of two axes; 1: one axis, row by row; 2: one axis, groups of 8 rows of tiles;
 // 3: few persistent CTAs, in the order of 2.
 constexpr int TILE = 64, DEPTH = 16, THREADS = 256, GROUP = 8;
