@@ -175,7 +175,7 @@ def test_what_cannot_be_executed_in_part(backend, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_few_ctas_that_stay_are_no_wrong_offset(backend):
+def test_few_persistent_ctas_are_no_wrong_offset(backend):
     """More persistent CTAs than heads, and fewer than query tiles."""
     plan = plan_of("v19", Problem(1, 16, 16384, 128))
     assert 16 < plan.passes[0].ctas < 16 * 128

@@ -217,7 +217,7 @@ def test_a_cold_launch_reads_each_unit_once_and_leaves_what_it_writes_in_l2() ->
     assert persistent_traffic(together, 20_000, is_cold=True).dram_bytes == 7500
 
 
-def test_ctas_that_stay_read_again_what_l2_did_not_keep() -> None:
+def test_persistent_ctas_read_again_what_l2_did_not_keep() -> None:
     touch = PersistentTouch(10_000, 2500, ((3000, 2000), (1000, 9000)))
     assert persistent_traffic(touch, 20_000).dram_bytes == 0
     assert persistent_traffic(touch, 9000).dram_bytes == 10_000
