@@ -280,8 +280,16 @@ GROUPS = (
 # name → (top, body, what the error names)
 LACKING = {
     "cluster_group below sm_90": ("#include <cooperative_groups.h>", "cooperative_groups::this_cluster().sync();", "thread block clusters"),
-    "cuda::barrier, cuda::pipeline": ("#include <cuda/barrier>", "", "libcu"),
-    "cub": ("#include <cub/cub.cuh>", "", "libcu"),
+    "cuda::barrier, cuda::pipeline": (
+        "#include <cuda/barrier>",
+        "__shared__ cuda::barrier<cuda::thread_scope_block> b; b.arrive_and_wait();",
+        "libcu",
+    ),
+    "cub": (
+        "#include <cub/cub.cuh>",
+        "__shared__ cub::WarpReduce<float>::TempStorage s; out[0] = cub::WarpReduce<float>(s).Sum(1);",
+        "libcu",
+    ),
     "CUTLASS, CuTe": ("#include <cute/tensor.hpp>", "out[0] = cute::size(1);", "CUTLASS"),
     "FP4, FP6": ("#include <cuda_fp4.h>", "", "FP4 and FP6"),
     "textures": ("", "out[0] = tex2D<float>(0, 0, 0);", "textures"),
