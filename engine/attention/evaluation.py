@@ -48,14 +48,10 @@ from engine.base.units import format_bytes, format_count, format_thread_fill, fo
 if TYPE_CHECKING:
     import pandas as pd
 
-# A time of a launch on a GPU, with its origin and interval.
-
 Origin: TypeAlias = Literal["measured", "recorded", "predicted"]
 LatencyKind: TypeAlias = Literal["device_warm", "device_cold", "end_to_end"]
 ALL_KINDS: tuple[LatencyKind, ...] = ("device_warm", "device_cold", "end_to_end")
-
 MAX_SAMPLES = 100_000  # of one latency
-
 # Methods of prediction, the better one first; as in the reasons: "By machine code: …".
 METHODS = ("machine code", "roofline")
 CALIBRATED = "Calibrated on"  # stands in the reason of a prediction that rests on points
@@ -63,9 +59,15 @@ CALIBRATED = "Calibrated on"  # stands in the reason of a prediction that rests 
 
 def method_of(origin: str, reason: str) -> str:
     """Return the method in `METHODS` of a prediction; empty if not known."""
-    if origin != "predicted":
-        return ""
-    return next((method for method in METHODS if f"By {method}" in reason), "")
+    known = METHODS if origin == "predicted" else ()
+    return next((method for method in known if f"By {method}" in reason), "")
+
+
+def basis_of(origin: str, reason: str) -> str:
+    """Return a time's origin and method: `recorded`, `predicted by machine code, calibrated`."""
+    method = method_of(origin, reason)
+    calibrated = ", calibrated" if CALIBRATED in reason else ""
+    return f"{origin} by {method}{calibrated}" if method else origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +110,8 @@ class Latency(Stored):
 
     @property
     def basis(self) -> str:
-        """Return the origin and method: `recorded`, `predicted by machine code, calibrated`."""
-        calibrated = ", calibrated" if CALIBRATED in self.reason else ""
-        return f"{self.origin} by {self.method}{calibrated}" if self.method else self.origin
+        """Return the origin and method, as `basis_of` writes them."""
+        return basis_of(self.origin, self.reason)
 
     @property
     def is_simulated(self) -> bool:
@@ -140,8 +141,6 @@ def baseline_label(name: str) -> str:
     backend = name.removeprefix("sdpa ")
     return "SDPA" if backend.casefold() == "sdpa" else f"SDPA {backend}"
 
-
-# Resources of a launch, and the results of its execution.
 
 Limiter: TypeAlias = Literal["warps", "registers", "shared memory", "ctas", "does not fit"]
 

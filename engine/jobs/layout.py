@@ -132,7 +132,7 @@ class RunDir:
 # The status of a job, computed from the journal's events.
 
 
-# Short jobs of one request: those of the first kinds need no backend and run beside others.
+# Short jobs of one request. Background jobs need no backend and run beside others.
 BackgroundJob: TypeAlias = Literal["simulate", "machine_code", "rung", "history"]
 SingleJob: TypeAlias = Literal["evaluate", "invariance"] | BackgroundJob
 BACKGROUND_JOBS: tuple[BackgroundJob, ...] = get_args(BackgroundJob)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, ClassVar, Self, TypeVar
 
-from engine.attention.evaluation import METHODS, Evaluation, Latency, Origin, method_of
+from engine.attention.evaluation import METHODS, Evaluation, Origin, basis_of, method_of
 from engine.attention.problem import Problem
 from engine.base.errors import Status
 from engine.base.schema import Stored, encode
@@ -54,9 +54,7 @@ class SweepRow:
     @property
     def basis(self) -> str:
         """Return the latency's `Latency.basis`; empty without a latency."""
-        names = ("origin", "median_us", "low_us", "high_us", "reason")  # samples take long to read
-        stored = self.result["latency"] if self.interval else None
-        return Latency(**{name: stored[name] for name in names}).basis if stored else ""
+        return basis_of(self.origin, self.result["latency"]["reason"]) if self.origin else ""
 
     def label(self) -> str:
         """Return `v05 num_splits=4 block_n=64`."""
