@@ -6,7 +6,6 @@ import streamlit as st
 
 from app.shared.widgets import busy, plain_markdown
 from engine.base.schema import decode
-from engine.jobs.layout import BACKGROUND_JOBS
 from engine.jobs.manager import JobStatus, manager
 from engine.pipeline.request import EvaluationRequest
 
@@ -29,8 +28,8 @@ def _job_ahead(job: JobStatus) -> JobStatus | None:
     """Return the job that runs before this one, else the next in the queue; single runs may
     overtake."""
     ahead = [j for j in manager().jobs() if not j.is_over and j.job_id < job.job_id]
-    ahead = [j for j in ahead if j.kind not in BACKGROUND_JOBS]
-    long = [j for j in ahead if j.kind != "evaluate"] or ahead
+    ahead = [j for j in ahead if not j.is_background]
+    long = [j for j in ahead if not j.is_evaluation] or ahead
     running = [j for j in long if j.state == "running"]
     candidates = running or long
     return candidates[-1] if candidates else None

@@ -18,7 +18,7 @@ from engine.attention.evaluation import Evaluation
 from engine.base.schema import decode, encode
 from engine.correctness.output_error import ErrorMap, maps_from_arrays
 from engine.gate.commits import KernelHistory
-from engine.jobs.layout import SingleJob
+from engine.jobs.layout import Task
 from engine.jobs.manager import JobStatus, manager
 from engine.pipeline.request import EvaluationRequest
 
@@ -38,7 +38,7 @@ def runs_of(request: EvaluationRequest) -> list[JobStatus]:
     """Return the runs of this request, newest first."""
     payload = payload_of(request)
     # A latency stream has the same request but is no run.
-    return [j for j in manager().jobs() if j.kind == "evaluate" and j.request == payload]
+    return [j for j in manager().jobs() if j.is_evaluation and j.request == payload]
 
 
 def evaluation_of(job: JobStatus) -> Evaluation | None:
@@ -158,29 +158,29 @@ def history_of(job: JobStatus) -> KernelHistory:
 
 
 def _job_of(
-    kind: SingleJob,
+    task: Task,
     request: EvaluationRequest,
     version: str,
     wait_s: float = 0.0,
 ) -> JobStatus | None:
     submitted: dict[str, str] = st.session_state.setdefault(_COMPILES, {})
-    key = _key(kind, request, version)
+    key = _key(task, request, version)
     # A callback of the tab may cancel meanwhile in another thread, and remove the key.
     if (job_id := submitted.get(key)) is None:
-        job_id = submitted[key] = manager().submit(request, kind)
+        job_id = submitted[key] = manager().submit(request, task)
     job = manager().wait(job_id, wait_s)
     again = f"again {key}"
-    if job is not None and job.state == "crashed" and kind != "evaluate" and again not in submitted:
+    if job is not None and job.state == "crashed" and task != "evaluate" and again not in submitted:
         # Cancelling a run also ends the worker's other jobs, which are then submitted again once.
-        job_id = submitted[again] = submitted[key] = manager().submit(request, kind)
+        job_id = submitted[again] = submitted[key] = manager().submit(request, task)
         job = manager().wait(job_id, wait_s)
     if job is None:
         submitted.pop(key, None)
     return job
 
 
-def _key(kind: SingleJob, request: EvaluationRequest, version: str) -> str:
-    return json.dumps([kind, payload_of(request), version], sort_keys=True)
+def _key(task: Task, request: EvaluationRequest, version: str) -> str:
+    return json.dumps([task, payload_of(request), version], sort_keys=True)
 
 
 def cancel_queued_compiles() -> None:
@@ -251,7 +251,7 @@ def collect() -> None:
 
 def measured_here() -> tuple[Evaluation, ...]:
     """Return the evaluations that this server measured on a GPU, newest first."""
-    runs = (job for job in manager().jobs() if job.kind == "evaluate" and job.result)
+    runs = (job for job in manager().jobs() if job.is_evaluation and job.result)
     results = map(evaluation_of, runs)
     return tuple(
         e for e in results if e is not None and e.latency and e.latency.origin == "measured"

@@ -132,11 +132,13 @@ class RunDir:
 # The status of a job, computed from the journal's events.
 
 
-# Short jobs of one request. Background jobs need no backend and run beside others.
-BackgroundJob: TypeAlias = Literal["simulate", "machine_code", "rung", "history"]
-SingleJob: TypeAlias = Literal["evaluate", "invariance"] | BackgroundJob
-BACKGROUND_JOBS: tuple[BackgroundJob, ...] = get_args(BackgroundJob)
-JobKind: TypeAlias = SingleJob | Literal["sweep", "live"]
+# A single job does one task with one request, and is short.
+JobKind: TypeAlias = Literal["single", "sweep", "live"]
+# Background tasks need no backend and run beside other jobs.
+BackgroundTask: TypeAlias = Literal["simulate", "machine_code", "rung", "history"]
+Task: TypeAlias = Literal["evaluate", "invariance"] | BackgroundTask
+BACKGROUND_TASKS: frozenset[str] = frozenset(get_args(BackgroundTask))
+TASKS: frozenset[str] = BACKGROUND_TASKS | {"evaluate", "invariance"}
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "crashed"]
 ENDED: frozenset[str] = frozenset({"done", "failed", "cancelled", "crashed"})
 _MAX_BEST = 20
@@ -199,7 +201,8 @@ class JobStatus:
     part: dict[str, Any] | None = None  # while running: the encoded `Evaluation` of a few CTAs
     error: str = ""
     log: str = ""
-    kind: JobKind = "evaluate"
+    kind: JobKind = "single"
+    task: Task = "evaluate"  # of a single job
     progress: JobProgress | None = None  # of a sweep
     progressed: float | None = None  # Unix time of an older progress
     # How a sweep ended: "finished" or "budget"; a latency stream: "unseen" or "full", empty if its
@@ -234,18 +237,33 @@ class JobStatus:
         return expected_s, least_s, most_s
 
     @property
+    def is_evaluation(self) -> bool:
+        return self.kind == "single" and self.task == "evaluate"
+
+    @property
+    def is_background(self) -> bool:
+        """True if the job needs no backend and runs beside others."""
+        return self.kind == "single" and self.task in BACKGROUND_TASKS
+
+    @property
     def is_over(self) -> bool:
         return self.state in ENDED
 
     @classmethod
     def queued(cls, event: Mapping[str, Any]) -> Self:
-        """Return the status of a job after the event that queues it."""
+        """Return the status of a job after the event that queues it.
+
+        Older events have no `task`: a single job's kind was its task.
+        """
+        name = str(event.get("task") or event.get("kind", "evaluate"))
+        is_single = name in TASKS
         return cls(
             job_id=str(event["job"]),
             state="queued",
             request=event.get("request") or {},
             submitted=float(event.get("t", 0.0)),
-            kind=cast(JobKind, str(event.get("kind", "evaluate"))),  # `serve` refuses unknown kinds
+            kind="single" if is_single else cast(JobKind, name),  # `serve` refuses unknown kinds
+            task=cast(Task, name) if is_single else "evaluate",
             journal=str(event.get("journal", "")),
             cluster=str(event.get("cluster", "")),
         )

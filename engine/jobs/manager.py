@@ -16,7 +16,7 @@ from engine.base import files
 from engine.base.errors import StoreError
 from engine.base.schema import decode, encode
 from engine.jobs.latency_series import StreamPart, mark_seen, read_samples
-from engine.jobs.layout import ENDED, JobKind, JobStatus, RunDir, SingleJob
+from engine.jobs.layout import ENDED, JobKind, JobStatus, RunDir, Task
 from engine.jobs.supervisor import JobTable, Supervisor
 from engine.pipeline.request import EvaluationRequest
 from engine.search.autotune import ProblemResult, problem_results
@@ -59,17 +59,18 @@ class JobManager:
         with self._lock:
             self._worker.ensure()
 
-    def submit(self, request: EvaluationRequest, kind: SingleJob = "evaluate") -> str:
-        """Queue an evaluation and return the job's id. It is served before sweeps and streams.
+    def submit(self, request: EvaluationRequest, task: Task = "evaluate") -> str:
+        """Queue a single job and return its id. It is served before sweeps and streams.
 
         Args:
-            kind: "simulate" puts the CTA time of the request's kernel into the cache instead,
-                "machine_code" what `engine.pipeline.simulated_launches` makes, "rung" the
-                figures of `engine.kernel_figures`, "history" those of the kernel's last
-                commits (`engine.gate.commits`); the result of "invariance" is a
-                `BatchInvariance`.
+            task: "evaluate" runs the evaluation; "invariance" compares it alone and in batches, with
+                a `BatchInvariance` as the result. The others fill caches: "simulate" with the CTA
+                time of the request's kernel, "machine_code" with what
+                `engine.pipeline.simulated_launches` makes, "rung" with the figures of
+                `engine.kernel_figures`, "history" with those of the kernel's last commits
+                (`engine.gate.commits`).
         """
-        return self._submit(kind, encode(request))
+        return self._submit("single", encode(request), task=task)
 
     def submit_sweep(self, spec: SweepSpec, cluster: str = "") -> str:
         """Queue a sweep and return the job's id.
@@ -78,7 +79,7 @@ class JobManager:
             cluster: address of the Dask scheduler whose workers evaluate, for instance
                 `tcp://host:8786`; empty for this machine.
         """
-        return self._submit("sweep", encode(spec), cluster=cluster)
+        return self._submit("sweep", encode(spec), journal="", cluster=cluster)
 
     def resume_sweep(self, job_id: str, cluster: str | None = None) -> str | None:
         """Resume a sweep that ended early, without repeating evaluated points.
@@ -95,23 +96,19 @@ class JobManager:
         if not job.is_over:
             return job_id
         where = job.cluster if cluster is None else cluster
-        return self._submit("sweep", job.request, job.journal, where)
+        return self._submit("sweep", job.request, journal=job.journal, cluster=where)
 
     def submit_stream(self, request: EvaluationRequest) -> str:
         """Queue a latency stream, which runs until it is cancelled; return the job's id."""
         return self._submit("live", encode(request))
 
-    def _submit(
-        self, kind: JobKind, request: dict[str, Any], sweep: str | None = None, cluster: str = ""
-    ) -> str:
+    def _submit(self, kind: JobKind, request: dict[str, Any], **fields: str) -> str:
         with self._lock:
             self._serial += 1
             job_id = f"{time.time_ns():020d}-{os.getpid()}-{self._serial}"
-            payload: dict[str, Any] = {"kind": kind, "request": request}
             if kind == "sweep":
-                payload["journal"] = sweep or job_id
-                payload["cluster"] = cluster
-            self._table.append(job_id, "queued", **payload)
+                fields["journal"] = fields["journal"] or job_id
+            self._table.append(job_id, "queued", kind=kind, request=request, **fields)
             self._worker.reset()
             self._worker.ensure()
             self._refresh()
@@ -189,7 +186,7 @@ class JobManager:
         """True if a running job will soon notice its cancellation, so that the worker need not
         be killed."""
         others = self._table.unfinished.values()
-        if job.kind != "evaluate" and any(other.state == "running" for other in others):
+        if not job.is_evaluation and any(other.state == "running" for other in others):
             return True  # a single evaluation is being served in between, which must not be killed
         if job.kind != "live":
             return False
@@ -235,7 +232,7 @@ class JobManager:
             return
         self._kill_worker()
         for job in self._table.unfinished.values():
-            if job.state == "running" and job.kind == "evaluate":
+            if job.state == "running" and job.is_evaluation:
                 self._end(job, "Attune was updated while this job ran: run it again.")
         self._refresh()
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -209,7 +209,7 @@ class JobRunner:
     """Runs the jobs of one folder with one set of backends.
 
     Args:
-        others: kinds that another runner of the folder serves.
+        serves: true for the jobs of this runner, if another runner of the folder serves others.
     """
 
     def __init__(
@@ -217,12 +217,12 @@ class JobRunner:
         run: RunDir,
         evaluator: Evaluator,
         types: Mapping[JobKind, JobType[Any]],
-        others: Container[str] = (),
+        serves: Callable[[JobStatus], bool] = lambda _: True,
     ) -> None:
         self.run = run
         self.evaluator = evaluator
         self._types = types
-        self._others = others
+        self._serves = serves
         self._table = JobTable(run.journal)
 
     def event(self, job_id: str, event: str, **fields: Any) -> None:
@@ -235,7 +235,7 @@ class JobRunner:
         A started evaluation without an end killed its worker and is not retried.
         """
         self._table.poll()
-        jobs = (job for job in self._table.unfinished.values() if job.kind not in self._others)
+        jobs = filter(self._serves, self._table.unfinished.values())
         return [job for job in jobs if job.state == "queued" or self._is_long(job)]
 
     def waiting_evaluations(self) -> list[JobStatus]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from engine.attention.config import find_variant
 from engine.attention.evaluation import Evaluation
@@ -39,7 +39,7 @@ from engine.jobs.latency_series import (
     begin_stream,
     is_unseen,
 )
-from engine.jobs.layout import BACKGROUND_JOBS, JobKind, JobStatus, RunDir
+from engine.jobs.layout import JobKind, JobStatus, RunDir, Task
 from engine.jobs.supervisor import JobRunner, JobType, code_stamp
 from engine.jobs.sweep_job import run_sweep_job
 from engine.kernel_figures import work_out_rung
@@ -63,69 +63,67 @@ RUNGS_AT_ONCE = min(4, os.cpu_count() or 1)  # a compiler needs some 100 MB
 PYTORCH_AFTER_S = 1.0  # idle time after a job, before PyTorch is loaded for the next one
 
 
-def run_evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
+def _evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> Evaluation:
     """Run one evaluation; write its error maps to a file."""
-
-    def on_stage(stage: str) -> None:
-        runner.event(job.job_id, "stage", stage=stage)
 
     def on_part(evaluation: Evaluation) -> None:
         runner.event(job.job_id, "part", result=encode(evaluation))
 
     # Pages that only compile request the simulation separately.
     outcome = runner.evaluator.evaluate(
-        request, on_stage, simulates=request.execute, on_part=on_part
+        request, partial(_on_stage, runner, job), simulates=request.execute, on_part=on_part
     )
     if outcome.maps:
         runner.run.write_maps(job.job_id, outcome.maps)
-    runner.event(job.job_id, "finished", result=encode(outcome.evaluation))
+    return outcome.evaluation
 
 
-# Functions of single jobs: from a request to the result for the page, or None if the page finds it
-# in the caches. The last argument is called with the current stage.
-_Work: TypeAlias = Callable[[EvaluationRequest, Evaluator, Callable[[str], None]], Stored | None]
+def _on_stage(runner: JobRunner, job: JobStatus, stage: str) -> None:
+    runner.event(job.job_id, "stage", stage=stage)
 
 
-def _simulation(request: EvaluationRequest, evaluator: Evaluator, _: object) -> None:
-    simulated_us(request, evaluator.history)
+def _simulation(runner: JobRunner, _: JobStatus, request: EvaluationRequest) -> None:
+    simulated_us(request, runner.evaluator.history)
 
 
-def _machine_code(request: EvaluationRequest, evaluator: Evaluator, _: object) -> None:
-    read_machine_code(request, evaluator.history)
+def _machine_code(runner: JobRunner, _: JobStatus, request: EvaluationRequest) -> None:
+    read_machine_code(request, runner.evaluator.history)
 
 
-def _rung(request: EvaluationRequest, evaluator: Evaluator, _: object) -> None:
-    work_out_rung(request, evaluator.history)
+def _rung(runner: JobRunner, _: JobStatus, request: EvaluationRequest) -> None:
+    work_out_rung(request, runner.evaluator.history)
 
 
-def _invariance(
-    request: EvaluationRequest, evaluator: Evaluator, on_stage: Callable[[str], None]
-) -> BatchInvariance:
-    on_stage("Executing a sequence alone and in batches")
-    return batch_invariance(evaluator, request)
+def _invariance(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> BatchInvariance:
+    _on_stage(runner, job, "Executing a sequence alone and in batches")
+    return batch_invariance(runner.evaluator, request)
 
 
-def _history(
-    request: EvaluationRequest, _: object, on_stage: Callable[[str], None]
-) -> KernelHistory:
+def _history(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> KernelHistory:
     return history_of_source(
         find_variant(request.variant).source,
         HISTORY_COMMITS,
         gpu=request.gpu,
         problem=request.problem,
-        on_done=on_stage,
+        on_done=partial(_on_stage, runner, job),
     )
 
 
-def _single(work: _Work) -> JobType[EvaluationRequest]:
-    def run(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
-        def on_stage(stage: str) -> None:
-            runner.event(job.job_id, "stage", stage=stage)
+# The functions of single jobs: from a request to the result for the page, or None if the page finds
+# it in the caches.
+_TASKS: Mapping[Task, Callable[[JobRunner, JobStatus, EvaluationRequest], Stored | None]] = {
+    "evaluate": _evaluation,
+    "invariance": _invariance,
+    "simulate": _simulation,
+    "machine_code": _machine_code,
+    "rung": _rung,
+    "history": _history,
+}
 
-        found = work(request, runner.evaluator, on_stage)
-        runner.event(job.job_id, "finished", result=None if found is None else encode(found))
 
-    return JobType(EvaluationRequest, run, is_long=False)
+def run_single(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
+    found = _TASKS[job.task](runner, job, request)
+    runner.event(job.job_id, "finished", result=None if found is None else encode(found))
 
 
 # One run of the sampler, after which waiting processes get the GPU.
@@ -261,19 +259,9 @@ class _Stream:
 
 
 JOB_TYPES: Mapping[JobKind, JobType[Any]] = {
-    "evaluate": JobType(EvaluationRequest, run_evaluation, is_long=False),
-    "invariance": _single(_invariance),
+    "single": JobType(EvaluationRequest, run_single, is_long=False),
     "sweep": JobType(SweepSpec, run_sweep_job, is_long=True),
     "live": JobType(EvaluationRequest, run_latency_stream, is_long=True),
-}
-_BACKGROUND_WORK: Mapping[JobKind, _Work] = {
-    "simulate": _simulation,
-    "machine_code": _machine_code,
-    "rung": _rung,
-    "history": _history,
-}
-BACKGROUND_TYPES: Mapping[JobKind, JobType[Any]] = {
-    kind: _single(_BACKGROUND_WORK[kind]) for kind in BACKGROUND_JOBS
 }
 
 
@@ -331,7 +319,7 @@ def _may_begin(job: JobStatus, served: Sequence[JobStatus], rungs_at_once: int) 
     """True if a job may start beside the running ones."""
     if not served:
         return True
-    are_rungs = all(each.kind == "rung" for each in (job, *served))
+    are_rungs = all(each.task == "rung" for each in (job, *served))
     return are_rungs and len(served) < rungs_at_once
 
 
@@ -349,16 +337,12 @@ def _serve_beside(
     interpreter lock. Other jobs run one by one, because two of them often need the same simulation.
     """
     can_simulate.wait()
-    runner = JobRunner(run, evaluator, BACKGROUND_TYPES, others=JOB_TYPES)
+    runner = JobRunner(run, evaluator, JOB_TYPES, serves=lambda job: job.is_background)
     served: dict[threading.Thread, JobStatus] = {}
     while not is_closing.is_set():
         served = {thread: job for thread, job in served.items() if thread.is_alive()}
         begun = {job.job_id for job in served.values()}
-        waiting = [
-            job
-            for job in runner.waiting()
-            if job.kind in BACKGROUND_TYPES and job.job_id not in begun
-        ]
+        waiting = [job for job in runner.waiting() if job.job_id not in begun]
         if waiting and _may_begin(waiting[0], list(served.values()), rungs_at_once):
             thread = threading.Thread(target=runner.serve, args=(waiting[0],), daemon=True)
             served[thread] = waiting[0]
@@ -392,9 +376,9 @@ def main(argv: list[str], idle_check_s: float = IDLE_CHECK_S) -> int:
             beside.start()
             at_end.callback(beside.join, 1.0)  # a longer simulation ends with the process
             at_end.callback(is_closing.set)  # before that
-            runner = JobRunner(run, evaluator, JOB_TYPES, others=BACKGROUND_TYPES)
+            runner = JobRunner(run, evaluator, JOB_TYPES, lambda job: not job.is_background)
         else:  # nothing may run beside a measurement
-            runner = JobRunner(run, evaluator, {**JOB_TYPES, **BACKGROUND_TYPES})
+            runner = JobRunner(run, evaluator, JOB_TYPES)
         while True:
             waiting = runner.waiting()
             if waiting:

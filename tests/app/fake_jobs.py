@@ -11,7 +11,7 @@ from verdicts import RIGHT
 from engine.attention.evaluation import Evaluation, Finding
 from engine.base.errors import Status
 from engine.base.schema import encode
-from engine.jobs.layout import SingleJob
+from engine.jobs.layout import Task
 from engine.jobs.manager import JobStatus
 from engine.pipeline.request import EvaluationRequest
 
@@ -59,9 +59,9 @@ class FakeManager:
         self.compile_answer: dict[str, Any] = {"state": "queued"}
         self.arrays: dict[str, Any] | None = None
 
-    def submit(self, request: EvaluationRequest, kind: SingleJob = "evaluate") -> str:
-        if kind == "simulate":
-            return kind
+    def submit(self, request: EvaluationRequest, task: Task = "evaluate") -> str:
+        if task == "simulate":
+            return task
         self.submitted.append(encode(request))
         return f"job-{len(self.submitted)}"
 

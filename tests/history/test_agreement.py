@@ -201,7 +201,7 @@ def test_pages_and_the_worker_say_what_the_commands_say(case: Case) -> None:
     from app.tune import variants_frame
     from engine.base.schema import decode
     from engine.choose.batch.alternatives import Situation, rank_options
-    from engine.jobs.worker import run_evaluation
+    from engine.jobs.worker import run_single
     from engine.model.kernel import Kernel
     from engine.pipeline.evaluate import Evaluator
     from engine.pipeline.request import EvaluationRequest, preview
@@ -225,7 +225,7 @@ def test_pages_and_the_worker_say_what_the_commands_say(case: Case) -> None:
             run=SimpleNamespace(write_maps=lambda *_: None),
             event=lambda *_, **fields: events.append(fields),
         )
-        run_evaluation(runner, SimpleNamespace(job_id="j"), request)  # type: ignore[arg-type]
+        run_single(runner, SimpleNamespace(job_id="j", task="evaluate"), request)  # type: ignore[arg-type]
     worked = decode(Evaluation, events[-1]["result"])
     assert worked.latency == made.latency
 

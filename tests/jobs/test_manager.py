@@ -16,6 +16,8 @@ from words import says
 
 from engine.attention.problem import Problem
 from engine.base import files
+from engine.base.schema import encode
+from engine.jobs.layout import TASKS
 from engine.jobs.manager import ENDED, JobManager, JobStatus
 from engine.pipeline.request import EvaluationRequest, preview
 
@@ -219,7 +221,17 @@ UNREADABLE: tuple[dict[str, object], ...] = (
     {"kind": "sweep", "request": {"space": {}}},
     {"kind": "dance", "request": {}},
     {"kind": [], "request": {}},
+    {"kind": "single", "task": "dance", "request": encode(COMPILED)},
 )
+
+
+@pytest.mark.parametrize("task", sorted(TASKS))
+def test_a_single_job_of_an_older_journal_has_its_task_as_its_kind(task: str) -> None:
+    event = {"job": "1", "event": "queued", "request": encode(COMPILED)}
+    old = JobStatus.queued({**event, "kind": task})
+    assert old == JobStatus.queued({**event, "kind": "single", "task": task})
+    assert (old.kind, old.task) == ("single", task)
+    assert old.is_background == (task not in ("evaluate", "invariance"))
 
 
 def test_a_job_that_cannot_be_read_fails_alone(shared: JobManager) -> None:
