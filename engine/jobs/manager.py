@@ -63,9 +63,9 @@ class JobManager:
         """Queue a single job and return its id. It is served before sweeps and streams.
 
         Args:
-            task: "evaluate" runs the evaluation; "invariance" compares it alone and in batches, with
-                a `BatchInvariance` as the result. The others fill caches: "simulate" with the CTA
-                time of the request's kernel, "machine_code" with what
+            task: "evaluate" runs the evaluation; "invariance" executes a sequence alone and in
+                batches, and its result is a `BatchInvariance`. The others fill caches: "simulate"
+                with the CTA time of the request's kernel, "machine_code" with what
                 `engine.pipeline.simulated_launches` makes, "rung" with the figures of
                 `engine.kernel_figures`, "history" with those of the kernel's last commits
                 (`engine.gate.commits`).
