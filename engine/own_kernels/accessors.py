@@ -1,6 +1,6 @@
-"""Tensors that a kernel takes by value, as PyTorch's `packed_accessor32` hands them over.
+"""Tensors that a kernel takes by value, as PyTorch passes them with `packed_accessor32`.
 
-Such an argument is a structure: the address, a size for each axis, then a stride for each axis.
+Such an argument is a structure: the address, then a size and then a stride for each axis.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ _SIZE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Accessor:
-    """`pointer` is its first member, as a parameter of its own; `index` the type of the others."""
+    """A parameter of an accessor type: `pointer` is its first member, written as a parameter;
+    `axes` the number of dimensions; `index` the type of sizes and strides."""
 
     pointer: Parameter
     axes: int
     index: str
 
     def fields(self, tensor: str, layout: str) -> list[str]:
-        """The items of a description's list of fields, behind the pointer.
+        """Return the sizes and strides, as items of a description's list of fields after the
+        pointer.
 
         Args:
             tensor: the name of the buffer in the description.
@@ -49,7 +51,7 @@ class Accessor:
 
 
 def accessor_of(parameter: Parameter) -> Accessor | None:
-    """What an accessor holds; None of any other type."""
+    """Return the accessor that a parameter is; None for other types."""
     match = _ACCESSOR.fullmatch(parameter.type)
     if match is None or parameter.is_pointer:
         return None
@@ -59,8 +61,8 @@ def accessor_of(parameter: Parameter) -> Accessor | None:
 
 
 def _axes(tensor: str, num_axes: int, layout: str) -> tuple[list[str], list[str]]:
-    """The sizes and the strides of a tensor's axes, as formulas; outer ones are taken together
-    where there are fewer than it has."""
+    """Return sizes and strides of a tensor's axes as formulas. An accessor with fewer axes than the
+    tensor has its outer axes merged."""
     kv = "_kv" if tensor in ("k", "v") else ""
     heads, rows = f"num_heads{kv}", f"seqlen{kv}"
     middle = [(rows, "row"), (heads, "head")] if layout == "bshd" else [
@@ -86,7 +88,7 @@ def _value(formula: str) -> str:
 
 
 def pointers_of(parameters: Sequence[Parameter]) -> list[Parameter]:
-    """The pointers among a kernel's parameters, those of accessors included."""
+    """Return the pointers among a kernel's parameters, including those of accessors."""
     accessors = map(accessor_of, parameters)
     return [
         accessor.pointer if accessor else parameter
@@ -96,10 +98,10 @@ def pointers_of(parameters: Sequence[Parameter]) -> list[Parameter]:
 
 
 def with_sizes_named(text: str, parameters: Sequence[Parameter], layout: str) -> str:
-    """The text with the formulas of sizes that it asks tensors for: `seqlen_kv` for `key.size(2)`.
+    """Return the text with sizes of tensors replaced by formulas: `seqlen_kv` for `key.size(2)`.
 
-    A tensor has as many axes as its accessor, else four. One that is asked for its first three
-    sizes and for no fourth may have three: it is left as it is.
+    A tensor has as many axes as its accessor, else four. If only its first three sizes are used, it
+    may have three axes and is left unchanged.
 
     Args:
         layout: the order of the axes, `bhsd` or `bshd`.

@@ -1,7 +1,7 @@
-"""The head dimensions that a file's host code chooses among: what it launches, and for which D.
+"""The head dimensions for which a file's host code launches a kernel.
 
-Host code is not executed. Read are the launches of a kernel with D as a number, as in
-`attend<64><<<…>>>`, and else the cases of a `switch` over D and what D is compared with.
+Host code is parsed, not executed. Found are launches with D as a number, as in `attend<64><<<…>>>`;
+without any, the cases of a `switch` over D and comparisons with D.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from engine.own_kernels.host_launch import (
 )
 from engine.own_kernels.parameter_names import is_head_dim, joined_words
 
-_MOST = 1024  # and the largest D of a description
+_MOST = 1024  # largest D, as in descriptions
 _SWITCH = re.compile(r"\bswitch\s*(?=\()")
 _CASE = re.compile(r"\bcase\s+(\d+)\s*:")
 _EQUALS = re.compile(r"\b(\w+)\s*==\s*(\d+)\b")
 _TOKEN = re.compile(r"\w+|\S")
-# `float acc[64]`, also behind a comma; `for (int d = 0; d < head_dim; …`
+# `float acc[64]`, also after a comma; `for (int d = 0; d < head_dim; …`
 _ARRAY = re.compile(
     r"(?P<before>\b(?:__shared__\s+)?(?:float|double|half|__half)\s[^;(){}]{0,200}?)"
     r"\b(?P<name>\w+)\s*\[\s*(?P<length>\w+)\s*\]"
@@ -35,22 +35,22 @@ _LAST_AXIS = re.compile(r"\bsizes?\s*\(\s*(?:3|-1)\s*\)\s*$")  # `q.size(3)`
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    start: int  # of what stands between <<< and >>>
+    start: int  # position of the text between <<< and >>>
     how: str
     others: tuple[str, ...]  # template arguments that are not D
-    dims: tuple[int, ...]  # the numbers that D may be here
+    dims: tuple[int, ...]  # possible values of D
 
     def differs_at(self, other: _Launch) -> set[int] | None:
-        """Where this one says its D and the other one its own, as places among the words of `how`;
-        None where they differ in more than D."""
+        """Return the positions among the tokens of `how` at which two launches differ because of D;
+        None if they differ in more than D."""
         mine, its = self.words(), other.words()
         if self.others != other.others or len(mine) != len(its):
             return None
-        places = {i for i, (a, b) in enumerate(zip(mine, its, strict=True)) if a[0] != b[0]}
+        positions = {i for i, (a, b) in enumerate(zip(mine, its, strict=True)) if a[0] != b[0]}
         is_dim = len(self.dims) == len(other.dims) == 1 and all(
-            (mine[i][0], its[i][0]) == (str(self.dims[0]), str(other.dims[0])) for i in places
+            (mine[i][0], its[i][0]) == (str(self.dims[0]), str(other.dims[0])) for i in positions
         )
-        return places if is_dim or not places else None
+        return positions if is_dim or not positions else None
 
     def words(self) -> list[re.Match[str]]:
         return list(_TOKEN.finditer(self.how))
@@ -59,10 +59,10 @@ class _Launch:
 def chosen_head_dims(
     text: str, kernel: Signature, constants: Sequence[tuple[str, str]]
 ) -> tuple[int, ...]:
-    """Ascending; none where the host code does not tell.
+    """Return the head dimensions, ascending; empty if the host code does not determine them.
 
-    Of launches that differ in more than D only those that are like the first one count: a
-    description has one launch for all.
+    Launches that differ from the first one in more than D are ignored, because a description has
+    one launch for all.
     """
     if launches := _launches(text, kernel, constants):
         same = [one for one in launches if launches[0].differs_at(one) is not None]
@@ -74,8 +74,8 @@ def chosen_head_dims(
 
 
 def most_head_dim(kernel: Signature, constants: Sequence[tuple[str, str]]) -> int:
-    """The largest D for which a thread's own arrays are long enough: 64 of `float acc[64]` where a
-    loop over D indexes it. 1024 where none tells."""
+    """Return the largest D for which a thread's local arrays are long enough: 64 for `float
+    acc[64]` if a loop over D indexes it. 1024 if no array limits it."""
     lengths = {}
     for match in _ARRAY.finditer(kernel.body):
         numbers = [number for name, number in constants if name == match["length"]]
@@ -91,22 +91,22 @@ def most_head_dim(kernel: Signature, constants: Sequence[tuple[str, str]]) -> in
 
 
 def with_head_dim_named(text: str, kernel: Signature, constants: Sequence[tuple[str, str]]) -> str:
-    """The text with `head_dim` for the number in the first launch, where others have theirs."""
+    """Return the text with `head_dim` for the numbers in its first launch that stand for D."""
     launches = _launches(text, kernel, constants)
     if not launches:
         return text
     first = launches[0]
-    places = set().union(*(first.differs_at(one) or () for one in launches))
+    positions = set().union(*(first.differs_at(one) or () for one in launches))
     code = without_comments(text)
-    for place in sorted(places, reverse=True):
-        word = first.words()[place]
+    for position in sorted(positions, reverse=True):
+        word = first.words()[position]
         start, end = first.start + word.start(), first.start + word.end()
         code = f"{code[:start]}head_dim{code[end:]}"
-    return code if places else text
+    return code if positions else text
 
 
 def _launches(text: str, kernel: Signature, constants: Sequence[tuple[str, str]]) -> list[_Launch]:
-    """Those that give D as a number, or as a name that the file gives one."""
+    """Return the launches that give D as a number or as a constant of the file."""
     index = next(
         (i for i, p in enumerate(kernel.template) if is_head_dim(joined_words(p.name))), None
     )

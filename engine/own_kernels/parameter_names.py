@@ -42,7 +42,7 @@ _OF_HOST: Final = frozenset("d dev device h ptr gpu".split())
 
 
 def size_named(name: str) -> str:
-    """The formula of a size of the problem by its name; empty where it is none."""
+    """Return the formula of the problem's size with this name; empty if there is none."""
     key = joined_words(name)
     if is_head_dim(key):
         return "head_dim"
@@ -51,7 +51,8 @@ def size_named(name: str) -> str:
 
 
 def usual_number(name: str) -> str:
-    """The number that a tile, a CTA or its warps usually have; empty for any other name."""
+    """Return the usual number for the name of a tile, a CTA's threads or its warps; empty for other
+    names."""
     key = joined_words(name)
     known = ((ROWS, 64), (_KEYS, 64), (THREADS, 128), (WARPS, 4))
     return next((str(value) for names, value in known if key in names.split()), "")
@@ -72,25 +73,25 @@ def words_of(name: str) -> list[str]:
 
 
 def joined_words(name: str) -> str:
-    """The words as one; a leading k of constants (`kBlockM`) is dropped."""
+    """Return the words of a name joined; the leading k of constants (`kBlockM`) is dropped."""
     words = words_of(name)
     return "".join(words[1:] if len(words) > 1 and words[0] == "k" else words)
 
 
 def buffer_name(name: str) -> str:
-    """A buffer's name but for what says that it is the GPU's: `preatt` of `d_preatt`."""
+    """Return a buffer's name without prefixes that mark device memory: `preatt` for `d_preatt`."""
     words = words_of(name)
     return "_".join([word for word in words if word not in _OF_HOST] or words)
 
 
 def words_of_pointer(parameter: Parameter) -> list[str]:
-    """The words of a pointer's name, but for those that say that it is one."""
+    """Return the words of a pointer's name, without those that only mark a pointer."""
     words = words_of(parameter.name)
     return [word for word in words if word not in _DROPPED] or words
 
 
 def tensor_named(words: list[str]) -> str:
-    """The tensor that is called so; empty where none is."""
+    """Return the tensor with this name; empty if there is none."""
     return next((n for n, known in _POINTERS.items() if "".join(words) in known.split()), "")
 
 
@@ -101,7 +102,7 @@ def has_word(words: list[str], stem: str) -> bool:
 def stride_named(words: list[str]) -> str:
     """The formula of a stride named as in FlashAttention, PyTorch or Triton; empty if unclear.
 
-    Without a tensor's name (`stride_h`) it is one that all of them share: that of Q.
+    Without a tensor's name (`stride_h`), all tensors share the stride; Q's is returned.
     """
     rest = [word for word in words if word not in ("stride", "strides")]
     if len(rest) == 1 and len(rest[0]) == 2:
