@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 
-from engine.attention.plan import LaunchPlan, launch_of_pass, make_plan
+from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import read_entry, write_entry
@@ -52,8 +52,9 @@ from engine.machine_code.timing.simulate import (
     slot_times,
 )
 from engine.machine_code.timing.traffic import Traffic
+from engine.model.backward import PassTime
 from engine.model.equations import CtaCurve
-from engine.model.kernel import Kernel, PassTime
+from engine.model.kernel import Kernel, launch_of_pass
 from engine.model.occupancy import occupancy
 from kernels.variant import Config, Variant
 

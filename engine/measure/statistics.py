@@ -66,9 +66,6 @@ Times: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 CONFIDENCE = 0.95
 # Differences below this share are irrelevant, however well they are measured.
 MIN_DIFFERENCE = 0.005
-# Simulated times: two of one GPU further apart than this name the faster kernel rightly in at least
-# 95 % of the pairs of tests/bench/bench_sass_validation.py, which prints how many.
-RANKING_ERROR = 0.10
 # Identical kernels measured one after another, not in shuffled rounds, differ by 1 to 3 %.
 RUN_TO_RUN_FLOOR = 0.03
 # Of the placement floor. A placement does not change during a run, so unlike noise it is not

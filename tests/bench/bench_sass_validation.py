@@ -51,6 +51,7 @@ import numpy as np
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec, at_clock, limits_for
+from engine.history.known_time import RANKING_ERROR
 from engine.machine_code import Cubin, disassemble, read_cubin
 from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import emulate
@@ -61,7 +62,6 @@ from engine.machine_code.timing.native import GpuRates, gpu_rates, simulate_sm, 
 from engine.machine_code.timing.power import Work, sustained_clock
 from engine.machine_code.timing.simulate import CtaClass, measured_ctas, simulate_launch
 from engine.machine_code.timing.traffic import launch_traffic
-from engine.measure.statistics import RANKING_ERROR
 from engine.model.occupancy import occupancy
 
 CHOSEN_ON = "chosen on"
