@@ -46,7 +46,7 @@ from engine.history.simulation import time_launch
 from engine.machine_code.analysis import Analysis, analyse, following_registers
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Content, Launch, arguments_and_memory, tables
-from engine.machine_code.timing.launch_time import TimedLaunch
+from engine.machine_code.timing.simulate import TimedLaunch
 from engine.machine_code.timing.timeline import beside, timeline, write_timeline
 from engine.model.kernel import Kernel, analyse_plan
 from engine.model.occupancy import launch_plan

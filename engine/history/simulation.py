@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 
+from engine import machine_code
 from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
@@ -36,16 +37,15 @@ from engine.machine_code.analysis import Analysis, analyse, code_digest, program
 from engine.machine_code.cubin import Entry, read_cubin
 from engine.machine_code.disassembly import Program, find_entry
 from engine.machine_code.emulation import EXECUTED, CtaTrace, Emulator
-from engine.machine_code.timing import launch_time
 from engine.machine_code.timing.constants import (
     LAUNCH_FLOOR_US,
     kernel_class,
     spread,
 )
 from engine.machine_code.timing.cta_times import Shorter
-from engine.machine_code.timing.launch_time import TimedLaunch
 from engine.machine_code.timing.native import Regime, allocated_smem, gpu_rates, sm_kernel
 from engine.machine_code.timing.simulate import (
+    TimedLaunch,
     added_cycles,
     dram_cycles,
     measured_ctas,
@@ -345,7 +345,7 @@ def time_launch(
         UnknownName, CompileError, ToolMissing: as `machine_code.simulate`.
     """
     resident = resident_of(analysis, device)
-    return launch_time.simulate(
+    return machine_code.simulate(
         analysis,
         device,
         resident,

@@ -24,7 +24,6 @@ from engine.history.simulation import resident_of, time_launch
 from engine.machine_code.advice import Advice, Rerun, advise
 from engine.machine_code.analysis import Analysis, code_digest, following_registers
 from engine.machine_code.launch_report import Hint, MachineCode, PassReport, own_line, report
-from engine.machine_code.timing.launch_time import TimedLaunch
 from engine.machine_code.timing.power import (
     BURST_US,
     SustainedClock,
@@ -32,7 +31,7 @@ from engine.machine_code.timing.power import (
     sustained_clock,
     work_of,
 )
-from engine.machine_code.timing.simulate import residency_ratios
+from engine.machine_code.timing.simulate import TimedLaunch, residency_ratios
 from engine.machine_code.timing.traffic import Traffic
 from engine.model.kernel import Estimate, Kernel, analyse_plan, cached_kernel, compile_plan
 from engine.model.launches import traffic_by_order

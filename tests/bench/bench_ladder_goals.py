@@ -26,8 +26,8 @@ from engine.attention.problem import Problem
 from engine.devices import find_device
 from engine.history import History
 from engine.machine_code.timing.constants import widened
-from engine.machine_code.timing.launch_time import TimedLaunch
 from engine.machine_code.timing.power import sustained_clock, work_of
+from engine.machine_code.timing.simulate import TimedLaunch
 from engine.model.kernel import Kernel, analyse_plan
 from engine.pipeline.simulated_launches import time_passes
 from kernels.ladder import by_id

@@ -29,7 +29,7 @@ from engine.machine_code.footprint import (
     touched_bytes,
 )
 from engine.machine_code.launch import Launch, parse_arguments
-from engine.machine_code.timing.launch_time import TimedLaunch
+from engine.machine_code.timing.simulate import TimedLaunch
 from engine.machine_code.timing.traffic import KvOrder, launch_traffic, persistent_traffic
 from engine.model.kernel import analyse_plan
 from engine.pipeline.simulated_launches import time_passes
