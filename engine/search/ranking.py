@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, ClassVar, Self, TypeVar
@@ -167,7 +167,10 @@ def compare_rows(row: SweepRow, against: SweepRow) -> Verdict:
 
 
 def problem_columns(problem: Problem) -> dict[str, Any]:
-    return {"problem": problem.label(), **asdict(problem)}
+    return {
+        "problem": problem.label(),
+        **{f.name: getattr(problem, f.name) for f in fields(problem)},
+    }
 
 
 # Points ranked from fast to slow; points with indistinguishable times share a place.

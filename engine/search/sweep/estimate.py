@@ -16,8 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import exp, log, sqrt
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Final
+
+import numpy as np
 
 from engine.base.errors import AttuneError
 from engine.base.files import cache_root, read_entry, write_entry
@@ -280,7 +282,11 @@ class Estimator:
     def _variance(self, stage: str, share: float, ratio: float) -> float:
         """Return the variance of the mean ratio of remaining points, estimation error included."""
         seen, usual = len(self._seen[stage]), _trimmed(self._worked(stage))
-        differ = _TRIMMED_SPREAD * stdev(usual) if len(usual) > 1 else _RELATIVE_SPREAD * ratio
+        differ = (
+            _TRIMMED_SPREAD * float(np.std(usual, ddof=1))
+            if len(usual) > 1
+            else _RELATIVE_SPREAD * ratio
+        )
         of_one = share * differ**2
         if stage != "check":  # neither kind of point is ever ruled out
             count = seen + _SAMPLE_WEIGHT
