@@ -10,11 +10,11 @@ from app.batch.question import Question
 from app.shared import runs, tables
 from app.shared.terms import TERMS
 from app.shared.widgets import busy, plain_markdown
-from engine.attention.plan import variant_sources
 from engine.base.errors import CompileError
 from engine.base.schema import decode
 from engine.choose.batch.types import BatchResult
 from engine.jobs.manager import JobStatus
+from engine.model.kernel import variant_sources
 from engine.pipeline.invariance import BatchInvariance
 from engine.pipeline.request import EvaluationRequest
 from kernels.variant import Variant

@@ -25,7 +25,7 @@ from app.shared.figures import (
 from app.shared.palette import MARKER, Theme, variant_color
 from engine.attention.evaluation import Origin
 from engine.base.units import format_us
-from engine.measure.statistics import RANKING_ERROR
+from engine.history.known_time import RANKING_ERROR
 
 LACKS = "–"  # shown for a tunable that a variant lacks
 MAX_LABELS = 12  # of one axis of the parallel coordinates

@@ -15,7 +15,7 @@ from app.shared.terms import TERMS
 from app.shared.widgets import empty, plain_markdown, theme
 from engine.base.errors import InvalidProblem
 from engine.base.table import Table
-from engine.model.kernel import launch_plan
+from engine.model.occupancy import launch_plan
 from engine.model.roofline import (
     LEVELS,
     LaunchWork,

@@ -23,13 +23,13 @@ from app.shared.runs import (
 from app.shared.selection import Selection
 from app.tune.source_watch import source_digest
 from engine.attention.evaluation import Evaluation
-from engine.attention.plan import variant_sources
 from engine.base.errors import AttuneError, CompileError, Status
 from engine.cuda_source.sources import read_source
 from engine.history.known_time import preferred, taken_of
 from engine.jobs.manager import JobStatus, manager
 from engine.machine_code.launch_report import Residency
 from engine.machine_code.native_library import are_libraries_built
+from engine.model.kernel import variant_sources
 from engine.pipeline.request import EvaluationRequest, Preview, evaluation_of_preview, preview
 from engine.pipeline.simulated_launches import machine_code_of
 from kernels.variant import Variant

@@ -6,8 +6,8 @@ import contextlib
 import hashlib
 from dataclasses import dataclass
 
-from engine.attention.plan import variant_sources
 from engine.base.errors import CompileError
+from engine.model.kernel import variant_sources
 from kernels.source_text import read_sidecar
 from kernels.toml_block import KernelDescriptionError
 from kernels.variant import Variant

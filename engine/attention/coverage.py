@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 from annotated_types import MaxLen
 
 from engine.base.schema import Count, Line, Stored
-from engine.base.units import line_ranges
 from kernels.variant import Config
-
-if TYPE_CHECKING:
-    from engine.cuda_on_host.instrument import ExecutedStatements
 
 LineRange: TypeAlias = tuple[Count, Count]  # first and last line
 LineRanges: TypeAlias = Annotated[tuple[LineRange, ...], MaxLen(4096)]
@@ -38,28 +33,6 @@ class LineCoverage(Stored):
 
 def _count(ranges: LineRanges) -> int:
     return sum(last - first + 1 for first, last in ranges)
-
-
-def coverage_of(executed: ExecutedStatements, kernel: str) -> tuple[LineCoverage, ...]:
-    """Return which lines ran, by file, the kernel's first."""
-    ran: dict[str, set[int]] = defaultdict(set)
-    skipped: dict[str, set[int]] = defaultdict(set)
-    left_out: dict[str, set[int]] = defaultdict(set)
-    for mark, file, first, last in executed.statements:
-        (ran if mark in executed.marks else skipped)[file].update(range(first, last + 1))
-    for file, first, last in executed.not_compiled:
-        left_out[file].update(range(first, last + 1))
-    files = dict.fromkeys((kernel, *ran, *skipped, *left_out))
-    return tuple(
-        LineCoverage(
-            file=file,
-            lines=len(ran[file] | skipped[file]),
-            not_run=line_ranges(skipped[file] - ran[file]),
-            partly_run=line_ranges(skipped[file] & ran[file]),
-            not_compiled=line_ranges(left_out[file]),
-        )
-        for file in files
-    )
 
 
 def describe_lines(coverage: tuple[LineCoverage, ...]) -> str:

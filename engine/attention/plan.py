@@ -1,12 +1,11 @@
-"""Make a launch plan from variant, problem and config, and compile it for an arch."""
+"""Make a launch plan from variant, problem and config."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,11 +13,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.attention.evaluation import CodeCounts, Resources
+from engine.attention.evaluation import Resources
 from engine.attention.paged_kv import Pages
 from engine.attention.problem import Problem
-from engine.attention.tensors import lengths_of
-from engine.base.errors import CompileError, InvalidProblem, ToolMissing, UnknownName
+from engine.base.errors import InvalidProblem
 from engine.base.launch_arguments import (
     WARPGROUP,
     Argument,
@@ -30,21 +28,6 @@ from engine.base.launch_arguments import (
     TensorMapArg,
     encode_argument,
 )
-from engine.cuda_source import nvrtc
-from engine.cuda_source.nvrtc import (
-    CompiledKernel,
-    CompileReport,
-    FindReport,
-    cached_compile,
-    compile_kernel,
-)
-from engine.cuda_source.sources import Sources, read_sources
-from engine.machine_code.analysis import Analysis, analyse, count, launch_figures, program_of
-from engine.machine_code.cubin import read_cubin
-from engine.machine_code.cubin_files import read_cubin_file, take_cubin
-from engine.machine_code.launch import Launch, buffer_address
-from engine.machine_code.overlap import budget_mistake
-from engine.machine_code.timing.power import executed_work
 from kernels.variant import (
     BLOCK_TABLE,
     CU_SEQLENS_Q,
@@ -73,6 +56,7 @@ from kernels.variant import Argument as DescribedArgument
 
 if TYPE_CHECKING:
     from engine.attention.tensors import ByteArray, Inputs, RawArray
+    from engine.cuda_source.nvrtc import CompileReport
 
 MAX_THREADS = 1024  # per CTA: CUDA programming guide, technical specifications
 MAX_SMEM_BYTES = 2**31 - 1  # a launch takes an int
@@ -409,47 +393,12 @@ def _tensor_map(
     return argument
 
 
-def compile_plan(plan: LaunchPlan, arch: str) -> CompiledKernel:
-    """Compile what a launch plan needs for `arch` ("sm_90"; the plan adds the "a" it may need).
-
-    Raises:
-        CompileError, UnknownName, ToolMissing: as `compile_kernel`.
-    """
-    if plan.cubins:
-        sha256 = _texts(plan.source, plan.include_folders, plan.cubins).source_sha256
-        return take_cubin(plan.cubins, plan.passes, arch, sha256)
-    return compile_kernel(*_compile_of(plan, arch))
-
-
-def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
-    """Return the cached result of `compile_plan`; None if it must be compiled.
-
-    Also None if the compiler is missing or does not know the arch; compiling reports that.
-    """
-    try:
-        if plan.cubins:
-            return compile_plan(plan, arch)
-        return cached_compile(*_compile_of(plan, arch))
-    except (CompileError, UnknownName, ToolMissing):
-        return None
-
-
-def known_report(plan: LaunchPlan, arch: str, find: FindReport) -> CompileReport | None:
-    """Return the compiler's report of `cached_kernel`, or the result of `find` for its key."""
-    try:
-        if plan.cubins:
-            return compile_plan(plan, arch)
-        return nvrtc.known_report(*_compile_of(plan, arch), find)
-    except (CompileError, UnknownName, ToolMissing):
-        return None
-
-
-_Compile: TypeAlias = tuple[
+CompileArguments: TypeAlias = tuple[
     Path, tuple[tuple[str, str], ...], str, tuple[str, ...], tuple[Path, ...], CppStandard
 ]
 
 
-def _compile_of(plan: LaunchPlan, arch: str) -> _Compile:
+def compile_arguments(plan: LaunchPlan, arch: str) -> CompileArguments:
     """Return the arguments of `compile_kernel`."""
     target = target_arch(plan, arch)
     return plan.source, plan.defines, target, plan.entries, plan.include_folders, plan.cpp
@@ -477,124 +426,3 @@ def resources(plan: LaunchPlan, compiled: CompileReport) -> tuple[Resources, ...
 def target_arch(plan: LaunchPlan, arch: str) -> str:
     """Return `sm_89` unchanged, or `sm_90a` for plans that need arch-specific instructions."""
     return f"{arch}a" if plan.arch_specific and not arch.endswith("a") else arch
-
-
-def variant_sources(variant: Variant) -> Sources:
-    """Return the present source texts of a variant.
-
-    Raises CompileError as `read_sources`. For a kernel in a cubin, the text ends with a line for
-    each file, so that the hash covers the files too.
-    """
-    return _texts(variant.source, variant.include_folders, variant.cubins)
-
-
-def _texts(source: Path, include_folders: Sequence[Path], cubins: Sequence[Path]) -> Sources:
-    sources = read_sources(source, include_folders)
-    if not cubins:
-        return sources
-    digests = [hashlib.sha256(read_cubin_file(path).data).hexdigest() for path in cubins]
-    named = [f"{path.name} {digest}" for path, digest in zip(cubins, digests, strict=True)]
-    text = "\n".join([sources.text.rstrip("\n"), *(f"// {line}" for line in named), ""])
-    return replace(sources, main=replace(sources.main, text=text, code="\n".join(named)))
-
-
-def analyse_plan(plan: LaunchPlan, arch: str) -> tuple[Analysis, ...]:
-    """Count every pass of a plan. Raises as `analyse` and `compile_plan`."""
-    compiled = compile_plan(plan, arch)
-    return tuple(
-        analyse(
-            compiled.cubin,
-            compiled.symbols.get(launch.entry, launch.entry),
-            launch_of_pass(plan, number),
-        )
-        for number, launch in enumerate(plan.passes)
-    )
-
-
-def code_digest(plan: LaunchPlan, compiled: CompiledKernel) -> str:
-    """Return the SHA-256 of machine code and launches: plans with equal digests behave the same."""
-    launches = [
-        (p.grid, p.block, p.dynamic_smem_bytes, p.args, p.cluster, p.warpgroup_registers)
-        for p in plan.passes
-    ]
-    key = repr((read_cubin(compiled.cubin).code_sha256, launches, plan.scratch))
-    return hashlib.sha256(key.encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class CountedPlan:
-    """Counts of all passes of a plan together."""
-
-    counts: CodeCounts
-    tensor_flops: float
-    instructions: float  # warp instructions, without those of tensor cores
-
-
-_counted: dict[tuple[str, str], CountedPlan] = {}
-_MOST_COUNTED = 256
-
-
-def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
-    """Count all passes of a plan together. Raises as `analyse`.
-
-    The counts of the last plans are cached.
-    """
-    key = (hashlib.sha256(compiled.cubin).hexdigest(), repr(plan))
-    if (known := _counted.get(key)) is not None:
-        return known
-    if len(_counted) >= _MOST_COUNTED:
-        _counted.clear()
-    counted = [
-        count(
-            compiled.cubin,
-            compiled.symbols.get(launch.entry, launch.entry),
-            launch_of_pass(plan, number),
-        )
-        for number, launch in enumerate(plan.passes)
-    ]
-    each = [launch_figures(counts) for counts in counted]
-    work = [executed_work(counts) for counts in counted]
-    counts = CodeCounts(
-        code_sha256=code_digest(plan, compiled),
-        code_bytes=sum(counts.program.code_bytes for counts in counted),
-        instructions=sum(f.executed for f in each),
-        conflicts=sum(f.shared_wavefronts - f.ideal_shared_wavefronts for f in each),
-        wavefronts=sum(f.shared_wavefronts for f in each),
-        sectors=sum(f.global_sectors for f in each),
-        local_sectors=sum(f.local_sectors for f in each),
-    )
-    made = CountedPlan(counts, sum(flops for flops, _ in work), sum(n for _, n in work))
-    return _counted.setdefault(key, made)
-
-
-def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:
-    """Return the launch of pass `number`; a buffer has the same address in all passes."""
-    launch = plan.passes[number]
-    addresses = plan.addresses({n: buffer_address(i) for i, n in enumerate(plan.buffer_bytes)})
-    arguments = tuple(encode_argument(arg).with_addresses(addresses) for arg in launch.args)
-    known = []
-    if plan.pages is not None:
-        known.append((addresses[BLOCK_TABLE], plan.pages.table().tobytes()))
-    for name, lengths in lengths_of(plan.problem).items():
-        if name in addresses:
-            known.append((addresses[name], lengths.tobytes()))
-    return Launch(launch.grid, launch.block, launch.dynamic_smem_bytes, arguments, tuple(known))
-
-
-def plan_budget_mistake(plan: LaunchPlan, compiled: CompiledKernel) -> str | None:
-    """Return why a plan's code exceeds its register budgets; None if it does not.
-
-    Without nvdisasm, only the compiler's messages are known.
-    """
-    for launch in plan.passes:
-        if launch.warpgroup_registers:
-            entry = compiled.symbols.get(launch.entry, launch.entry)
-            try:
-                program = program_of(read_cubin(compiled.cubin), entry)
-            except ToolMissing:
-                program = None
-            registers = compiled.entries[launch.entry].registers_per_thread
-            why = budget_mistake(launch, program, registers, compiled.log, plan.source.name)
-            if why is not None:
-                return why
-    return None

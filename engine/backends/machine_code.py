@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.attention.plan import LaunchPlan, compile_plan, launch_of_pass
+from engine.attention.plan import LaunchPlan
 from engine.attention.tensors import POISON_BITS, Inputs, gradients_of, lse_of, output_of
 from engine.backends.base import BackendName, RunOptions, RunResult
 from engine.backends.partial import (
@@ -49,6 +49,7 @@ from engine.machine_code.execution import (
     prepare,
 )
 from engine.machine_code.launch import buffer_address
+from engine.model.kernel import compile_plan, launch_of_pass
 
 _MOST_PROBES = 1000  # CTAs along the axes of a pass; each takes about 0.3 ms
 # Above it (about 2 s on two cores), the second run covers only a part of the CTAs.

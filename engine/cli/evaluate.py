@@ -24,7 +24,7 @@ from engine.cli.options import (
 )
 from engine.cli.output import print_figures, print_json, print_table
 from engine.history import History
-from engine.model.kernel import launch_plan
+from engine.model.occupancy import launch_plan
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.pipeline.simulated_launches import device_of_plan

@@ -23,7 +23,7 @@ from engine.attention.config import (
     resolve_config,
     variant_from,
 )
-from engine.attention.plan import LaunchPlan, analyse_plan
+from engine.attention.plan import LaunchPlan
 from engine.base import files
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, UnknownName
 from engine.cli.options import (
@@ -46,9 +46,10 @@ from engine.history.simulation import time_launch
 from engine.machine_code.analysis import Analysis, analyse, following_registers
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Content, Launch, arguments_and_memory, tables
-from engine.machine_code.timing.launch_time import TimedLaunch
+from engine.machine_code.timing.simulate import TimedLaunch
 from engine.machine_code.timing.timeline import beside, timeline, write_timeline
-from engine.model.kernel import Kernel, launch_plan
+from engine.model.kernel import Kernel, analyse_plan
+from engine.model.occupancy import launch_plan
 from engine.own_kernels.registry import use_kernel
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.simulated_launches import clock_note, device_at, given_clock, time_passes

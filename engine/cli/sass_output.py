@@ -26,8 +26,7 @@ from engine.machine_code.analysis import (
 from engine.machine_code.disassembly import NO_BARRIER, Instruction, SourceLine
 from engine.machine_code.emulation import EXECUTED, IDEAL_WAVEFRONTS, SECTORS, WAVEFRONTS
 from engine.machine_code.overlap import overlaps
-from engine.machine_code.timing.launch_time import TimedLaunch
-from engine.machine_code.timing.simulate import SimulatedLatency
+from engine.machine_code.timing.simulate import SimulatedLatency, TimedLaunch
 from engine.pipeline.simulated_launches import advise_launch
 
 

@@ -141,7 +141,7 @@ def _measured(
     from engine.measure.device_lock import measuring
     from engine.measure.sampler import SamplerSettings
     from engine.measure.side_by_side import TimingGroup
-    from engine.model.kernel import launch_plan
+    from engine.model.occupancy import launch_plan
     from engine.pipeline.request import EvaluationRequest
 
     settings = SamplerSettings(kinds=("device_warm",))

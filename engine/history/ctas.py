@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.attention.plan import LaunchPlan, cached_kernel, make_plan
+from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.base.files import read_entry, write_entry
@@ -37,7 +37,7 @@ from engine.machine_code.timing.simulate import (
     SlotTimes,
 )
 from engine.model.equations import CtaCurve, visited_share
-from engine.model.kernel import Kernel
+from engine.model.kernel import Kernel, cached_kernel
 from engine.model.launches import CurveTraffic, Launches, collect, traffic_by_order
 from engine.model.occupancy import IntArray
 from kernels.variant import Config, Variant

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from engine.attention.config import TunedConfig, load_tuned
 from engine.attention.evaluation import Evaluation, Latency, Origin, Resources
-from engine.attention.plan import LaunchPlan, cached_kernel, compile_plan, known_report, resources
+from engine.attention.plan import LaunchPlan, resources
 from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import AttuneError, StoreError, ToolMissing
@@ -41,13 +41,15 @@ from engine.history.known_time import (
     source_match,
     taken_of,
 )
+from engine.model.backward import PassTime, estimate_backward
 from engine.model.calibrate import calibrate, prepare
 from engine.model.kernel import (
     Estimate,
     Kernel,
-    PassTime,
+    cached_kernel,
+    compile_plan,
     estimate,
-    estimate_backward,
+    known_report,
     misfit_of,
     pass_reports,
 )

@@ -12,14 +12,17 @@ from typing import Literal, Protocol, TypeAlias
 
 from engine.attention.config import find_variant
 from engine.attention.evaluation import Evaluation, Latency, baseline_label
-from engine.attention.plan import variant_sources
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, CompileError, Status
+from engine.model.kernel import variant_sources
 from engine.model.measured_points import Measurement
 from kernels.variant import Config, Variant
 
 # The timed source: the present file, another text, or not known.
 SourceMatch: TypeAlias = Literal["this source", "another source", "source not recorded"]
+# Two predicted times of one GPU further apart than this name the faster kernel rightly in at least
+# 95 % of the pairs of tests/bench/bench_sass_validation.py, which prints how many.
+RANKING_ERROR = 0.10
 _SERIES = "series: "  # prefix of an import's note that names the series of a time
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.attention.plan import LaunchPlan, launch_of_pass, make_plan
+from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.devices.spec import DeviceSpec
 from engine.machine_code.cubin import Entry
@@ -34,7 +34,7 @@ from engine.machine_code.timing.native import (
 )
 from engine.machine_code.timing.traffic import share_sms
 from engine.model.equations import CtaCurve, visited_share
-from engine.model.kernel import Kernel
+from engine.model.kernel import Kernel, launch_of_pass
 from engine.model.launches import CurveTraffic, Launches
 from engine.model.occupancy import IntArray
 from kernels.variant import Config, Schedule, Variant

@@ -15,7 +15,8 @@ from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 
-from engine.attention.plan import LaunchPlan, launch_of_pass, make_plan
+from engine import machine_code
+from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import read_entry, write_entry
@@ -36,24 +37,24 @@ from engine.machine_code.analysis import Analysis, analyse, code_digest, program
 from engine.machine_code.cubin import Entry, read_cubin
 from engine.machine_code.disassembly import Program, find_entry
 from engine.machine_code.emulation import EXECUTED, CtaTrace, Emulator
-from engine.machine_code.timing import launch_time
 from engine.machine_code.timing.constants import (
     LAUNCH_FLOOR_US,
     kernel_class,
     spread,
 )
 from engine.machine_code.timing.cta_times import Shorter
-from engine.machine_code.timing.launch_time import TimedLaunch
 from engine.machine_code.timing.native import Regime, allocated_smem, gpu_rates, sm_kernel
 from engine.machine_code.timing.simulate import (
+    TimedLaunch,
     added_cycles,
     dram_cycles,
     measured_ctas,
     slot_times,
 )
 from engine.machine_code.timing.traffic import Traffic
+from engine.model.backward import PassTime
 from engine.model.equations import CtaCurve
-from engine.model.kernel import Kernel, PassTime
+from engine.model.kernel import Kernel, launch_of_pass
 from engine.model.occupancy import occupancy
 from kernels.variant import Config, Variant
 
@@ -344,7 +345,7 @@ def time_launch(
         UnknownName, CompileError, ToolMissing: as `machine_code.simulate`.
     """
     resident = resident_of(analysis, device)
-    return launch_time.simulate(
+    return machine_code.simulate(
         analysis,
         device,
         resident,

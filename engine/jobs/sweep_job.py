@@ -115,8 +115,9 @@ def _end_with_parent() -> None:
 
 def _compile(data: dict[str, Any], on_cpu: bool) -> None:
     """Compile one point into the cache. Errors are ignored, because the evaluation reports them."""
-    from engine.attention.plan import compile_plan, make_plan
+    from engine.attention.plan import make_plan
     from engine.cuda_on_host.build import build_kernels
+    from engine.model.kernel import compile_plan
     from engine.pipeline.request import resolve
 
     request = decode(EvaluationRequest, data)

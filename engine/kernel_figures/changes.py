@@ -319,11 +319,11 @@ def _code_lines(variant: Variant) -> list[str]:
 
 
 def _instructions(rung: Rung) -> list[str]:
-    from engine.attention.plan import compile_plan
     from engine.machine_code.analysis import program_of
     from engine.machine_code.cubin import read_cubin
     from engine.machine_code.disassembly import find_entry
-    from engine.model.kernel import launch_plan
+    from engine.model.kernel import compile_plan
+    from engine.model.occupancy import launch_plan
     from engine.pipeline.request import resolve
 
     resolved = resolve(rung.request)  # names the variant and config

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from itertools import product
 
 from engine.attention.config import TunedConfig
-from engine.attention.plan import compile_plan, resources
+from engine.attention.plan import resources
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError
 from engine.choose.auto.choice import candidates_for
@@ -29,7 +29,7 @@ from engine.history import History, shipped
 from engine.history.ctas import REGIMES, find, name_of
 from engine.history.shipped import ShippedFigures
 from engine.kernel_figures.rung import count_tile, counts_path, request_of
-from engine.model.kernel import Kernel, misfit_of, pass_reports
+from engine.model.kernel import Kernel, compile_plan, misfit_of, pass_reports
 from kernels.ladder import LADDER
 
 SHIPPED_GPUS = tuple(GPUS.values())

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from engine.attention.config import default_config
 from engine.attention.evaluation import Latency, PassReport
-from engine.attention.plan import LaunchPlan, compile_plan, launch_of_pass, make_plan
+from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import cache_root, read_entry, write_entry
@@ -29,7 +29,7 @@ from engine.devices import target_gpu
 from engine.history import History, KnownTime
 from engine.history.shipped import shipped_figures
 from engine.model.calibrate import fitting_config
-from engine.model.kernel import Kernel
+from engine.model.kernel import Kernel, compile_plan, launch_of_pass
 from engine.pipeline.request import EvaluationRequest, Preview, preview, target_device
 from kernels.variant import Config, Variant
 

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from engine.machine_code.advice import advise
     from engine.machine_code.analysis import Analysis, analyse
     from engine.machine_code.launch import Launch
-    from engine.machine_code.timing.launch_time import TimedLaunch, simulate
+    from engine.machine_code.timing.simulate import TimedLaunch, simulate
 
 _PLACES = {
     "Analysis": "analysis",
     "Launch": "launch",
-    "TimedLaunch": "timing.launch_time",
+    "TimedLaunch": "timing.simulate",
     "advise": "advice",
     "analyse": "analysis",
-    "simulate": "timing.launch_time",
+    "simulate": "timing.simulate",
 }
 
 __all__ = [

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from engine.base.errors import AttuneError, CompileError, InvalidBuild, InvalidC
 from engine.base.launch_arguments import PassLaunch, encode_argument
 from engine.cuda_source.nvrtc import CompiledKernel
 from engine.cuda_source.ptxas import PtxasInfo
+from engine.cuda_source.sources import Sources, read_sources
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import Cubin, Entry, read_cubin
 from engine.machine_code.disassembly import find_entry
@@ -42,6 +44,21 @@ def _read(path: Path, _mtime_ns: int, _size: int) -> Cubin:
         return read_cubin(data)
     except InvalidCubin as error:
         raise InvalidCubin(f"{path.name}: {error}", code="cubin_file_damaged") from None
+
+
+def read_texts(source: Path, include_folders: Sequence[Path], cubins: Sequence[Path]) -> Sources:
+    """Read the sources of a kernel as `read_sources`.
+
+    For a kernel in cubins, the text ends with a line for each file, so that the hash covers the
+    files too.
+    """
+    sources = read_sources(source, include_folders)
+    if not cubins:
+        return sources
+    digests = [hashlib.sha256(read_cubin_file(path).data).hexdigest() for path in cubins]
+    named = [f"{path.name} {digest}" for path, digest in zip(cubins, digests, strict=True)]
+    text = "\n".join([sources.text.rstrip("\n"), *(f"// {line}" for line in named), ""])
+    return replace(sources, main=replace(sources.main, text=text, code="\n".join(named)))
 
 
 def choose_cubin(paths: Sequence[Path], arch: str) -> tuple[Path, Cubin]:

@@ -81,7 +81,6 @@ class CtaTrace:
     line_sectors: NDArray[np.uint8]  # [k] bit s: its 32-byte sector s is touched
 
     cta: tuple[int, int, int]  # blockIdx
-    data_branches: NDArray[np.int32]  # instructions whose branch depended on loaded data
 
     @property
     def num_warps(self) -> int:
@@ -264,7 +263,7 @@ class Emulator:
         handle = self._run(cta, keep_trace=True)
         try:
             totals = self._totals(handle, cta)
-            return self._trace(handle, cta, totals), totals
+            return self._trace(handle, cta), totals
         finally:
             self._library.sass_free(handle)
 
@@ -371,9 +370,7 @@ class Emulator:
             cta=cta,
         )
 
-    def _trace(
-        self, handle: ctypes.c_void_p, cta: tuple[int, int, int], totals: Totals
-    ) -> CtaTrace:
+    def _trace(self, handle: ctypes.c_void_p, cta: tuple[int, int, int]) -> CtaTrace:
         warps, executed, rows, lines, *_ = self._sizes(handle)
         warp_start = np.zeros(warps + 1, np.int64)
         instruction, access = np.zeros(executed, np.int32), np.zeros(executed, np.int32)
@@ -415,7 +412,6 @@ class Emulator:
             line=line,
             line_sectors=line_sectors,
             cta=cta,
-            data_branches=np.flatnonzero(totals.data_branch).astype(np.int32),
         )
 
     def _sizes(self, handle: ctypes.c_void_p) -> list[int]:
@@ -447,13 +443,6 @@ class Code:
 
 
 _codes: dict[tuple[str, str, str], Code] = {}  # by library, cubin, entry
-
-
-def emulate(
-    program: Program, entry: Entry, launch: Launch, cta: tuple[int, int, int] = (0, 0, 0)
-) -> CtaTrace:
-    """Trace of one CTA. Raises as `Emulator` and its methods."""
-    return Emulator(program, entry, launch).trace(cta)[0]
 
 
 def _library() -> ctypes.CDLL:

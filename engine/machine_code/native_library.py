@@ -70,11 +70,6 @@ def _build(sources: Sequence[Path], *, ahead: bool = False) -> None:
         list(pool.map(partial(build_library, low_priority=ahead), sources))
 
 
-def are_libraries_loaded() -> bool:
-    """Whether the libraries that a simulation needs are loaded."""
-    return all(source in _loaded for source in _sources())
-
-
 def _sources() -> list[Path]:
     """Sources without the library for execution, which is rarely needed and built on first use."""
     sources = Path(__file__).resolve().parent.rglob("native/*.cpp")

@@ -67,9 +67,6 @@ Times: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 CONFIDENCE = 0.95
 # Differences below this share are irrelevant, however precisely they are measured.
 MIN_DIFFERENCE = 0.005
-# Two simulated times on one GPU that differ by more than this are in the right order in at least 95
-# % of the pairs of tests/bench/bench_sass_validation.py, which prints how many.
-RANKING_ERROR = 0.10
 # Identical kernels measured one after another, not in shuffled rounds, differ by 1 to 3 %.
 RUN_TO_RUN_FLOOR = 0.03
 # Confidence of the placement floor. A placement does not change during a run, so unlike noise its

@@ -30,10 +30,17 @@ from engine.model.equations import (
     predict_arrays,
     priors,
 )
-from engine.model.kernel import Kernel, Known, capability_reason, launch_plan, resident_ctas
+from engine.model.kernel import Kernel, Known, resident_ctas
 from engine.model.launches import Launches, collect
 from engine.model.measured_points import Measurement
-from engine.model.occupancy import IntArray, asked_smem_bytes, configs_of, most_smem_bytes
+from engine.model.occupancy import (
+    IntArray,
+    asked_smem_bytes,
+    capability_reason,
+    configs_of,
+    launch_plan,
+    most_smem_bytes,
+)
 from kernels.variant import Config, Variant
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]

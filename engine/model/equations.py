@@ -17,18 +17,20 @@ validates those of tensor kernels (42 of 42 recorded times inside the 90 % inter
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from engine.attention.evaluation import CALIBRATED
 from engine.base.errors import InvalidProblem
+from engine.base.units import format_us
 from engine.devices.spec import DeviceSpec, DramRate
 from engine.machine_code.timing.constants import l2_share_bytes_per_cycle
 from engine.model.launches import Launches
-from engine.model.occupancy import WARP_SIZE, IntArray
+from engine.model.occupancy import TENSOR_FORMATS, WARP_SIZE, IntArray
 from kernels.variant import Dtype, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -190,10 +192,6 @@ class Machine:
     def l2_bytes_per_us(self) -> float:
         """Return L2's bandwidth of all SMs together."""
         return self.l2_bytes_per_cycle * self.cycles_per_us * self.num_sms
-
-
-# Format in which tensor cores multiply Q, K and V of a dtype. They have no FP32.
-TENSOR_FORMATS: Mapping[Dtype, str] = {"float16": "FP16", "bfloat16": "BF16", "float32": "TF32"}
 
 
 def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine:
@@ -508,3 +506,44 @@ def _parameter_ends(parameters: Parameters, covariance: FloatArray) -> Parameter
     steps = (Z90 * np.sqrt(np.maximum(variances, 0.0)) * directions).T
     ends = np.exp(center + np.stack([-steps, steps], axis=1)).reshape(-1, len(PARAMETER_NAMES))
     return ParameterArrays(*ends.T[..., np.newaxis])
+
+
+def method_note(calibration: Calibration | None, curve: CtaCurve | None) -> str:
+    """Return a sentence on the origin of the CTA time and its uncertainty."""
+    if curve is not None:
+        method = "By machine code: a CTA's time is simulated on one SM"
+        if calibration is None:
+            return f"{method}; the interval comes from kernels both measured and simulated."
+    else:
+        method = "By roofline: a CTA's time is assumed"
+        if calibration is None:
+            return f"{method}. Not calibrated on times of this source, so the interval is wide."
+    s = "s" if calibration.points > 1 else ""
+    return f"{method}. {CALIBRATED} {calibration.points} measured point{s}."
+
+
+def binding_sentence(terms: Terms, device: DeviceSpec) -> str:
+    """Return one sentence on the limiting term of a launch."""
+    binds = terms.binding()
+    if binds == "launch floor":
+        return f"Launch overhead is the largest part ({format_us(terms.floor_us[0])})."
+    if binds == "one CTA":
+        idle = (device.num_sms or 0) - int(terms.ctas[0])
+        rest = f" while {idle:,} of {device.num_sms} SMs idle" if idle > 0 else ""
+        return (
+            f"The serial work of one CTA is the largest part ({format_us(terms.cta_us[0])}){rest}."
+        )
+    if binds == "CTAs per SM":
+        load, resident = int(terms.load_per_sm[0]), int(terms.ctas_per_sm[0])
+        return (
+            f"The busiest SM works through {load:,} CTAs, {min(load, resident)} at a time "
+            f"({format_us(terms.compute_us[0])})."
+        )
+    what, time_us = {
+        "math peak": ("The peak rate of the math units is the limit", terms.peak_us),
+        "exp peak": ("The peak rate of the exponential units is the limit", terms.exp_us),
+        "L2": ("L2 bandwidth is the limit", terms.l2_us),
+        "DRAM": ("DRAM bandwidth is the limit", terms.dram_us),
+        "fusion pass": ("Fusing the partial results is the largest part", terms.fuse_us),
+    }[binds]
+    return f"{what} ({format_us(time_us[0])})."

@@ -1,117 +1,213 @@
 """`Kernel`: a variant with a config on a GPU. Resources, occupancy and times belong to it.
 
-Only this module estimates a launch: plan → resources → occupancy → predicted latency.
-`engine.history` calls it with the kernel's resources, CTA times and calibration. The equations are
-in `engine.model.equations`, where one launch is an array of length 1; curves over many launches use
+Only this module compiles and estimates a launch: plan → cubin → resources → occupancy → predicted
+latency. `engine.history` calls it with the kernel's CTA times and calibration. The equations are in
+`engine.model.equations`, where one launch is an array of length 1; curves over many launches use
 the same equations (`engine.choose.batch.batch_table`).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, prod
+from math import log, prod
 from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
 from engine.attention.config import default_config, find_variant
-from engine.attention.evaluation import CALIBRATED, Latency, Occupancy, PassReport, Resources
-from engine.attention.plan import CountedPlan, LaunchPlan, compile_plan, make_plan, resources
+from engine.attention.evaluation import CodeCounts, Latency, Occupancy, PassReport, Resources
+from engine.attention.plan import LaunchPlan, compile_arguments, resources
 from engine.attention.problem import Problem
-from engine.base.errors import InvalidProblem
-from engine.base.units import format_us
+from engine.attention.tensors import lengths_of
+from engine.base.errors import CompileError, InvalidProblem, ToolMissing, UnknownName
+from engine.base.launch_arguments import encode_argument
+from engine.cuda_source import nvrtc
+from engine.cuda_source.nvrtc import (
+    CompiledKernel,
+    CompileReport,
+    FindReport,
+    cached_compile,
+    compile_kernel,
+)
+from engine.cuda_source.sources import Sources
 from engine.devices import target_gpu
 from engine.devices.spec import ClockKind, DeviceSpec, limits_for
-from engine.machine_code.cubin_files import why_no_cubin
-from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, widened
-from engine.machine_code.timing.power import Work, sustained_note
+from engine.machine_code.analysis import Analysis, analyse, count, launch_figures, program_of
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.cubin_files import read_texts, take_cubin
+from engine.machine_code.launch import Launch, buffer_address
+from engine.machine_code.overlap import budget_mistake
+from engine.machine_code.timing.constants import widened
+from engine.machine_code.timing.power import Work, executed_work, sustained_note
 from engine.model.equations import (
-    TENSOR_FORMATS,
-    Z90,
     Calibration,
     CtaCurve,
-    FloatArray,
     Machine,
     Parameters,
     Terms,
+    binding_sentence,
     evaluate,
     machine,
+    method_note,
     predict_arrays,
 )
 from engine.model.launches import Launches, collect
 from engine.model.occupancy import (
-    FIRST_CAPABILITY,
     IntArray,
     ctas_per_sm,
+    launch_plan,
     max_active_clusters,
-    named_obstacle,
-    no_clusters,
     occupancy,
+    unsupported_reason,
 )
-from kernels.variant import Config, Dtype, Variant
-
-BF16_CAPABILITY = (8, 0)  # the first with BF16 tensor cores
+from kernels.variant import BLOCK_TABLE, Variant
 
 
-def capability_reason(variant: Variant, dtype: Dtype, device: DeviceSpec) -> str | None:
-    """Return a sentence why the device's compute capability cannot run the variant, or None."""
-    needed, has = variant.min_compute_capability, device.compute_capability
-    if has < needed:
-        return (
-            f"{variant.id} needs compute capability {needed[0]}.{needed[1]} and "
-            f"{device.name} has {has[0]}.{has[1]}: choose another variant or GPU."
-        )
-    if variant.arch_specific and has != needed:
-        return (
-            f"{variant.id} uses instructions that exist on compute capability "
-            f"{needed[0]}.{needed[1]} alone, and {device.name} has {has[0]}.{has[1]}: "
-            "choose another variant or GPU."
-        )
-    if variant.cubins and (why := why_no_cubin(variant.cubins, device.arch)) is not None:
-        return why
-    if dtype != "float16" and variant.work.math_unit == "tensor" and has < BF16_CAPABILITY:
-        return (
-            f"{variant.id} multiplies on tensor cores, and those of {device.name} "
-            f"({device.arch}) have no {TENSOR_FORMATS[dtype]}: choose FP16, or a variant without "
-            "tensor cores."
-        )
-    return None
-
-
-def unsupported_reason(
-    variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None
-) -> str | None:
-    """Return a sentence on the first constraint that variant, config, problem and GPU violate, or
-    None.
-
-    Args:
-        device: None leaves compute capability and shared memory unchecked.
-    """
-    # First, constraints that no config can meet.
-    if device is not None and (why := capability_reason(variant, problem.dtype, device)):
-        return why
-    why = variant.unsupported(problem, config)
-    if why is None or device is None:
-        return why
-    return named_obstacle(variant, problem, device, why)
-
-
-def launch_plan(
-    variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None
-) -> LaunchPlan:
-    """Return the launch plan of a problem that variant, config and GPU support.
+def compile_plan(plan: LaunchPlan, arch: str) -> CompiledKernel:
+    """Compile what a launch plan needs for `arch` ("sm_90"; the plan adds the "a" it may need).
 
     Raises:
-        InvalidProblem: a constraint, the compute capability or CUDA's grid limits forbid it.
+        CompileError, UnknownName, ToolMissing: as `compile_kernel`.
     """
-    if (why := unsupported_reason(variant, problem, config, device)) is not None:
-        raise InvalidProblem(why, code="launch_not_taken")
-    plan = make_plan(variant, problem, config)
-    has_clusters = any(prod(p.cluster) > 1 for p in plan.passes)
-    if device is not None and has_clusters and device.compute_capability < FIRST_CAPABILITY:
-        raise no_clusters(device.compute_capability)
-    return plan
+    if plan.cubins:
+        sha256 = read_texts(plan.source, plan.include_folders, plan.cubins).source_sha256
+        return take_cubin(plan.cubins, plan.passes, arch, sha256)
+    return compile_kernel(*compile_arguments(plan, arch))
+
+
+def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
+    """Return the cached result of `compile_plan`; None if it must be compiled.
+
+    Also None if the compiler is missing or does not know the arch; compiling reports that.
+    """
+    try:
+        if plan.cubins:
+            return compile_plan(plan, arch)
+        return cached_compile(*compile_arguments(plan, arch))
+    except (CompileError, UnknownName, ToolMissing):
+        return None
+
+
+def known_report(plan: LaunchPlan, arch: str, find: FindReport) -> CompileReport | None:
+    """Return the compiler's report of `cached_kernel`, or the result of `find` for its key."""
+    try:
+        if plan.cubins:
+            return compile_plan(plan, arch)
+        return nvrtc.known_report(*compile_arguments(plan, arch), find)
+    except (CompileError, UnknownName, ToolMissing):
+        return None
+
+
+def variant_sources(variant: Variant) -> Sources:
+    """Return the present source texts of a variant, its cubins included.
+
+    Raises CompileError as `read_sources`.
+    """
+    return read_texts(variant.source, variant.include_folders, variant.cubins)
+
+
+def analyse_plan(plan: LaunchPlan, arch: str) -> tuple[Analysis, ...]:
+    """Count every pass of a plan. Raises as `analyse` and `compile_plan`."""
+    compiled = compile_plan(plan, arch)
+    return tuple(
+        analyse(
+            compiled.cubin,
+            compiled.symbols.get(launch.entry, launch.entry),
+            launch_of_pass(plan, number),
+        )
+        for number, launch in enumerate(plan.passes)
+    )
+
+
+def code_digest(plan: LaunchPlan, compiled: CompiledKernel) -> str:
+    """Return the SHA-256 of machine code and launches: plans with equal digests behave the same."""
+    launches = [
+        (p.grid, p.block, p.dynamic_smem_bytes, p.args, p.cluster, p.warpgroup_registers)
+        for p in plan.passes
+    ]
+    key = repr((read_cubin(compiled.cubin).code_sha256, launches, plan.scratch))
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class CountedPlan:
+    """Counts of all passes of a plan together."""
+
+    counts: CodeCounts
+    tensor_flops: float
+    instructions: float  # warp instructions, without those of tensor cores
+
+
+_counted: dict[tuple[str, str], CountedPlan] = {}
+_MOST_COUNTED = 256
+
+
+def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
+    """Count all passes of a plan together. Raises as `analyse`.
+
+    The counts of the last plans are cached.
+    """
+    key = (hashlib.sha256(compiled.cubin).hexdigest(), repr(plan))
+    if (known := _counted.get(key)) is not None:
+        return known
+    if len(_counted) >= _MOST_COUNTED:
+        _counted.clear()
+    counted = [
+        count(
+            compiled.cubin,
+            compiled.symbols.get(launch.entry, launch.entry),
+            launch_of_pass(plan, number),
+        )
+        for number, launch in enumerate(plan.passes)
+    ]
+    each = [launch_figures(counts) for counts in counted]
+    work = [executed_work(counts) for counts in counted]
+    counts = CodeCounts(
+        code_sha256=code_digest(plan, compiled),
+        code_bytes=sum(counts.program.code_bytes for counts in counted),
+        instructions=sum(f.executed for f in each),
+        conflicts=sum(f.shared_wavefronts - f.ideal_shared_wavefronts for f in each),
+        wavefronts=sum(f.shared_wavefronts for f in each),
+        sectors=sum(f.global_sectors for f in each),
+        local_sectors=sum(f.local_sectors for f in each),
+    )
+    made = CountedPlan(counts, sum(flops for flops, _ in work), sum(n for _, n in work))
+    return _counted.setdefault(key, made)
+
+
+def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:
+    """Return the launch of pass `number`; a buffer has the same address in all passes."""
+    launch = plan.passes[number]
+    addresses = plan.addresses({n: buffer_address(i) for i, n in enumerate(plan.buffer_bytes)})
+    arguments = tuple(encode_argument(arg).with_addresses(addresses) for arg in launch.args)
+    known = []
+    if plan.pages is not None:
+        known.append((addresses[BLOCK_TABLE], plan.pages.table().tobytes()))
+    for name, lengths in lengths_of(plan.problem).items():
+        if name in addresses:
+            known.append((addresses[name], lengths.tobytes()))
+    return Launch(launch.grid, launch.block, launch.dynamic_smem_bytes, arguments, tuple(known))
+
+
+def plan_budget_mistake(plan: LaunchPlan, compiled: CompiledKernel) -> str | None:
+    """Return why a plan's code exceeds its register budgets; None if it does not.
+
+    Without nvdisasm, only the compiler's messages are known.
+    """
+    for launch in plan.passes:
+        if launch.warpgroup_registers:
+            entry = compiled.symbols.get(launch.entry, launch.entry)
+            try:
+                program = program_of(read_cubin(compiled.cubin), entry)
+            except ToolMissing:
+                program = None
+            registers = compiled.entries[launch.entry].registers_per_thread
+            why = budget_mistake(launch, program, registers, compiled.log, plan.source.name)
+            if why is not None:
+                return why
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +235,22 @@ class Estimate:
     def resources(self) -> tuple[Resources, ...]:
         return tuple(p.resources for p in self.passes)
 
-    def sustained_note(self, counted: CountedPlan) -> str:
+    def sustained_note(self, tensor_flops: float, instructions: float) -> str:
         """Return a sentence on the time of continuous launches if the power limit keeps the
-        clock below boost; else empty."""
+        clock below boost; else empty.
+
+        Args:
+            tensor_flops: executed by tensor cores.
+            instructions: warp instructions, without those of tensor cores.
+        """
         device, latency, terms = self.kernel.device, self.latency, self.terms
         if latency is None or terms is None or not latency.is_simulated or device.clock != "boost":
             return ""
         compute_us, dram_us = float(terms.compute_us[0] + terms.fuse_us[0]), float(terms.dram_us[0])
         work = Work(
             ((compute_us * (device.boost_clock_mhz or 0), dram_us),),
-            counted.tensor_flops,
-            counted.instructions,
+            tensor_flops,
+            instructions,
             dram_us * device.dram(device.memory_gb_per_s or 0.0).bytes_per_us,
         )
         return sustained_note(device, work, latency.median_us)
@@ -230,15 +331,15 @@ def estimate(
     launches = collect(variant, plan.config, [plan.problem])
     resident = np.array([[p.occupancy.ctas_per_sm] for p in passes], dtype=np.int64)
     spread = predict_arrays(variant, launches, resident, m, calibration, curve)
-    note = _method_note(calibration, curve)
-    reason = f"{_binding_sentence(spread.terms, device)} {note} At {device.clock_label}."
+    note = method_note(calibration, curve)
+    reason = f"{binding_sentence(spread.terms, device)} {note} At {device.clock_label}."
     if spilled := sum(p.resources.spill_bytes for p in passes):
         reason += f" It spills {spilled:,} bytes of registers, which the model does not count."
     latency = Latency(
         origin="predicted",
         median_us=(median_us := float(spread.terms.total_us[0])),
-        low_us=_outer(median_us, float(spread.low_us[0]), device.clock),
-        high_us=_outer(median_us, float(spread.high_us[0]), device.clock),
+        low_us=outer_end(median_us, float(spread.low_us[0]), device.clock),
+        high_us=outer_end(median_us, float(spread.high_us[0]), device.clock),
         reason=reason,
     )
     return Estimate(
@@ -254,17 +355,6 @@ def estimate(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PassTime:
-    """One pass of a backward kernel, simulated separately; µs."""
-
-    us: float  # without the launch floor
-    sm_us: float  # the busiest SM
-    cta_us: float  # the longest CTA, alone on an SM
-    dram_us: float
-    spread: float  # standard deviation of the logarithm of its error
-
-
 def least_us(kernel: Kernel, plan: LaunchPlan) -> float | None:
     """Return the roofline's lower bound of a launch (`Terms.bound_us`), µs, which needs no
     compile. None if the GPU has no rate for its arithmetic."""
@@ -273,13 +363,13 @@ def least_us(kernel: Kernel, plan: LaunchPlan) -> float | None:
     except InvalidProblem:
         return None
     if plan.is_backward:
-        return max(_backward_roofline(plan, m))
+        return max(backward_roofline(plan, m))
     launches = collect(kernel.variant, plan.config, [plan.problem])
     one_each = np.ones((len(plan.passes), 1), dtype=np.int64)  # not used by the bound
     return float(evaluate(kernel.variant, launches, one_each, m, Parameters()).bound_us[0])
 
 
-def _backward_roofline(plan: LaunchPlan, m: Machine) -> tuple[float, float]:
+def backward_roofline(plan: LaunchPlan, m: Machine) -> tuple[float, float]:
     """Return the time of the arithmetic at the math units' peak and of the bytes at DRAM's
     bandwidth, µs."""
     moved = float(plan.device_bytes) if plan.device_bytes > m.l2_bytes else 0.0
@@ -288,86 +378,6 @@ def _backward_roofline(plan: LaunchPlan, m: Machine) -> tuple[float, float]:
         plan.problem.flops / (m.flops_per_us_per_sm * m.num_sms),
         m.dram.us(moved, min(gradients, moved)),
     )
-
-
-# For a backward kernel that is not simulated: assumed share of the math peak, and its uncertainty.
-_ASSUMED_EFFICIENCY, _ASSUMED_FACTOR = 0.3, 4.0
-
-
-def estimate_backward(
-    kernel: Kernel,
-    plan: LaunchPlan,
-    passes: tuple[PassReport, ...],
-    times: Sequence[PassTime] | None,
-) -> Estimate:
-    """Return occupancy and predicted latency of a backward launch: the sum of its passes.
-
-    Args:
-        times: simulated time of each pass; None assumes a share of the math units' peak.
-    """
-    if why := misfit_of(kernel, passes):
-        return Estimate(kernel, plan, passes, why, None, None, why)
-    try:
-        m = machine(kernel.device, kernel.variant, plan.problem.dtype)
-    except InvalidProblem as error:
-        return Estimate(kernel, plan, passes, "", None, None, str(error))
-    peak_us, dram_us = _backward_roofline(plan, m)
-    if times is not None:
-        floor_us = len(times) * LAUNCH_FLOOR_US
-        compute_us, sm_us = sum(t.us for t in times), sum(t.sm_us for t in times)
-        cta_us, dram_us = max(t.cta_us for t in times), sum(t.dram_us for t in times)
-        factor = exp(Z90 * max(t.spread for t in times))
-        largest = max(range(len(times)), key=lambda i: times[i].us)
-        entry, share = plan.passes[largest].entry, times[largest].us / max(compute_us, 1e-9)
-        what = f"{entry} takes {share:.0%} of its {len(times)} passes."
-    else:
-        floor_us = len(passes) * Parameters().floor_us
-        compute_us = sm_us = max(peak_us, dram_us) / _ASSUMED_EFFICIENCY
-        cta_us, factor = 0.0, _ASSUMED_FACTOR
-        what = (
-            f"Its products are assumed to run at {_ASSUMED_EFFICIENCY:.0%} of the math units' peak."
-        )
-    total_us = floor_us + compute_us
-    note = _method_note(None, None)
-    if times is not None:
-        note = (
-            "By machine code: the sum of the passes, each simulated by itself; the interval comes "
-            "from kernels that were both measured and simulated."
-        )
-    reason = f"{what} {note} At {kernel.device.clock_label}."
-    if spilled := sum(p.resources.spill_bytes for p in passes):
-        reason += f" It spills {spilled:,} bytes of registers, which the model does not count."
-    clock = kernel.device.clock
-    latency = Latency(
-        origin="predicted",
-        median_us=total_us,
-        low_us=_outer(total_us, total_us / factor, clock),
-        high_us=_outer(total_us, total_us * factor, clock),
-        reason=reason,
-    )
-    main = passes[min(1, len(passes) - 1)].occupancy
-
-    def one(value: float) -> FloatArray:
-        return np.array([value])
-
-    zero, ctas = one(0.0), np.array([main.ctas])
-    terms = Terms(
-        total_us=one(total_us),
-        floor_us=one(floor_us),
-        cta_us=one(cta_us),
-        shared_us=zero,
-        ctas=ctas,
-        ctas_per_sm=np.array([main.ctas_per_sm]),
-        load_per_sm=-(-ctas // m.num_sms),
-        compute_us=one(sm_us),
-        peak_us=one(peak_us),
-        exp_us=zero,
-        l2_us=zero,
-        dram_us=one(dram_us),
-        fuse_us=zero,
-    )
-    by_machine_code = times is not None
-    return Estimate(kernel, plan, passes, "", latency, terms, reason, by_machine_code)
 
 
 def resident_ctas(kernel: Kernel, launches: Launches, resources: tuple[Resources, ...]) -> IntArray:
@@ -400,53 +410,12 @@ def resident_ctas(kernel: Kernel, launches: Launches, resources: tuple[Resources
     return resident
 
 
-def _outer(median_us: float, end_us: float, clock: ClockKind) -> float:
+def outer_end(median_us: float, end_us: float, clock: ClockKind) -> float:
     """Return an end of the interval, widened if the clock is predicted, too."""
     if clock != "sustained":
         return end_us
     low, high = widened(median_us, abs(log(end_us / median_us)), clock)
     return low if end_us < median_us else high
-
-
-def _method_note(calibration: Calibration | None, curve: CtaCurve | None) -> str:
-    """Return a sentence on the origin of the CTA time and its uncertainty."""
-    if curve is not None:
-        method = "By machine code: a CTA's time is simulated on one SM"
-        if calibration is None:
-            return f"{method}; the interval comes from kernels both measured and simulated."
-    else:
-        method = "By roofline: a CTA's time is assumed"
-        if calibration is None:
-            return f"{method}. Not calibrated on times of this source, so the interval is wide."
-    s = "s" if calibration.points > 1 else ""
-    return f"{method}. {CALIBRATED} {calibration.points} measured point{s}."
-
-
-def _binding_sentence(terms: Terms, device: DeviceSpec) -> str:
-    """Return one sentence on the limiting term of a launch."""
-    binds = terms.binding()
-    if binds == "launch floor":
-        return f"Launch overhead is the largest part ({format_us(terms.floor_us[0])})."
-    if binds == "one CTA":
-        idle = (device.num_sms or 0) - int(terms.ctas[0])
-        rest = f" while {idle:,} of {device.num_sms} SMs idle" if idle > 0 else ""
-        return (
-            f"The serial work of one CTA is the largest part ({format_us(terms.cta_us[0])}){rest}."
-        )
-    if binds == "CTAs per SM":
-        load, resident = int(terms.load_per_sm[0]), int(terms.ctas_per_sm[0])
-        return (
-            f"The busiest SM works through {load:,} CTAs, {min(load, resident)} at a time "
-            f"({format_us(terms.compute_us[0])})."
-        )
-    what, time_us = {
-        "math peak": ("The peak rate of the math units is the limit", terms.peak_us),
-        "exp peak": ("The peak rate of the exponential units is the limit", terms.exp_us),
-        "L2": ("L2 bandwidth is the limit", terms.l2_us),
-        "DRAM": ("DRAM bandwidth is the limit", terms.dram_us),
-        "fusion pass": ("Fusing the partial results is the largest part", terms.fuse_us),
-    }[binds]
-    return f"{what} ({format_us(time_us[0])})."
 
 
 @dataclass(frozen=True, slots=True)

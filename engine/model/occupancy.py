@@ -1,4 +1,4 @@
-"""Occupancy: CTAs per SM and their limiter, clusters per GPU, and how full a launch makes the GPU.
+"""Launches that a GPU takes, and their occupancy: CTAs per SM, their limiter, clusters per GPU.
 
 All CTAs of a cluster run on one GPC. The result of `cudaOccupancyMaxActiveClusters` depends on
 which SMs of a chip are disabled. The maximum number of SMs per GPC is published: 18 on GH100 and 16
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -23,14 +24,18 @@ from engine.attention.plan import MAX_CLUSTER, MAX_SMEM_BYTES, LaunchPlan, make_
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.devices.spec import DeviceSpec, SmLimits, limits_for
-from kernels.variant import Variant
+from engine.machine_code.cubin_files import why_no_cubin
+from kernels.variant import Config, Dtype, Variant
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 _SMS_OF_GPC = {9: 18, 10: 20, 12: 16}  # maximum, by major compute capability
-FIRST_CAPABILITY = (9, 0)
+_FIRST_CAPABILITY = (9, 0)  # with clusters
+BF16_CAPABILITY = (8, 0)  # the first with BF16 tensor cores
+# Format in which tensor cores multiply Q, K and V of a dtype. They have no FP32.
+TENSOR_FORMATS: Mapping[Dtype, str] = {"float16": "FP16", "bfloat16": "BF16", "float32": "TF32"}
 
 
 def sms_of_gpcs(compute_capability: tuple[int, int], num_sms: int) -> tuple[int, ...]:
@@ -56,7 +61,7 @@ def max_active_clusters(
     Raises:
         InvalidProblem: such GPUs do not support clusters.
     """
-    if cluster_size > 1 and compute_capability < FIRST_CAPABILITY:
+    if cluster_size > 1 and compute_capability < _FIRST_CAPABILITY:
         raise no_clusters(compute_capability)
     return sum(
         sms * ctas_per_sm // cluster_size for sms in sms_of_gpcs(compute_capability, num_sms)
@@ -397,6 +402,69 @@ def named_obstacle(variant: Variant, problem: Problem, device: DeviceSpec, why: 
         f"{min(asked):,} bytes of shared memory per CTA, and {device.name} has {most:,}: choose "
         "another variant or GPU."
     )
+
+
+# Check whether a GPU takes a launch.
+
+
+def capability_reason(variant: Variant, dtype: Dtype, device: DeviceSpec) -> str | None:
+    """Return a sentence why the device's compute capability cannot run the variant, or None."""
+    needed, has = variant.min_compute_capability, device.compute_capability
+    if has < needed:
+        return (
+            f"{variant.id} needs compute capability {needed[0]}.{needed[1]} and "
+            f"{device.name} has {has[0]}.{has[1]}: choose another variant or GPU."
+        )
+    if variant.arch_specific and has != needed:
+        return (
+            f"{variant.id} uses instructions that exist on compute capability "
+            f"{needed[0]}.{needed[1]} alone, and {device.name} has {has[0]}.{has[1]}: "
+            "choose another variant or GPU."
+        )
+    if variant.cubins and (why := why_no_cubin(variant.cubins, device.arch)) is not None:
+        return why
+    if dtype != "float16" and variant.work.math_unit == "tensor" and has < BF16_CAPABILITY:
+        return (
+            f"{variant.id} multiplies on tensor cores, and those of {device.name} "
+            f"({device.arch}) have no {TENSOR_FORMATS[dtype]}: choose FP16, or a variant without "
+            "tensor cores."
+        )
+    return None
+
+
+def unsupported_reason(
+    variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None
+) -> str | None:
+    """Return a sentence on the first constraint that variant, config, problem and GPU violate, or
+    None.
+
+    Args:
+        device: None leaves compute capability and shared memory unchecked.
+    """
+    # First, constraints that no config can meet.
+    if device is not None and (why := capability_reason(variant, problem.dtype, device)):
+        return why
+    why = variant.unsupported(problem, config)
+    if why is None or device is None:
+        return why
+    return named_obstacle(variant, problem, device, why)
+
+
+def launch_plan(
+    variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None
+) -> LaunchPlan:
+    """Return the launch plan of a problem that variant, config and GPU support.
+
+    Raises:
+        InvalidProblem: a constraint, the compute capability or CUDA's grid limits forbid it.
+    """
+    if (why := unsupported_reason(variant, problem, config, device)) is not None:
+        raise InvalidProblem(why, code="launch_not_taken")
+    plan = make_plan(variant, problem, config)
+    has_clusters = any(prod(p.cluster) > 1 for p in plan.passes)
+    if device is not None and has_clusters and device.compute_capability < _FIRST_CAPABILITY:
+        raise no_clusters(device.compute_capability)
+    return plan
 
 
 # What-if curves: CTAs per SM and occupancy over threads, registers or shared memory.

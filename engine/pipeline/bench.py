@@ -19,7 +19,7 @@ from engine.measure.device_lock import measuring
 from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup, with_times
 from engine.measure.statistics import Comparison
-from engine.model.kernel import unsupported_reason
+from engine.model.occupancy import unsupported_reason
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest, resolve
 from kernels.ladder import LADDER

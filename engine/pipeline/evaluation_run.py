@@ -10,16 +10,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from engine.attention.config import ResolvedConfig, default_config
-from engine.attention.coverage import Block, coverage_of, describe_lines, largest_block
+from engine.attention.coverage import Block, describe_lines, largest_block
 from engine.attention.evaluation import Correctness, Evaluation, Latency
-from engine.attention.plan import (
-    LaunchPlan,
-    compile_plan,
-    count_plan,
-    plan_budget_mistake,
-    resources,
-    target_arch,
-)
+from engine.attention.plan import LaunchPlan, resources, target_arch
 from engine.attention.tensors import (
     EXTREME,
     FloatArray,
@@ -33,11 +26,13 @@ from engine.backends.base import Backend, BackendName, RunOptions, RunResult
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, Status, ToolMissing
 from engine.cuda_on_host.client import Schedule
 from engine.cuda_on_host.instrument import ExecutedStatements
-from engine.model.kernel import Estimate, launch_plan
+from engine.model.kernel import Estimate, compile_plan, count_plan, plan_budget_mistake
+from engine.model.occupancy import launch_plan
 from engine.pipeline.execute import (
     NOT_HERE,
     PartialRun,
     alone_on_gpu,
+    coverage_of,
     disagreement,
     execution_of,
     first_flops,
@@ -556,7 +551,7 @@ class EvaluationRun:
             counted = count_plan(plan, self.compiled)
         except AttuneError:  # the time is cached, but a tool is missing
             return evaluation
-        note = self.estimate.sustained_note(counted)
+        note = self.estimate.sustained_note(counted.tensor_flops, counted.instructions)
         notes = (*evaluation.notes, note) if note else evaluation.notes
         return replace(evaluation, counts=counted.counts, notes=notes)
 

@@ -2,13 +2,14 @@
 
 `where_to_execute` chooses the backend. A launch that takes too long is executed in part
 (`PartialRun`). `execute` launches on given tensors, without checks or times.
-`disagreement` compares two ways of executing one source.
+`disagreement` compares two ways of executing one source, `coverage_of` says which lines ran.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
@@ -17,17 +18,19 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
+from engine.attention.coverage import LineCoverage
 from engine.attention.evaluation import Correctness, Execution
 from engine.attention.plan import LaunchPlan
 from engine.attention.problem import Problem
 from engine.attention.tensors import InputKind, Inputs, decode, make_inputs
 from engine.backends.base import BackendName, Part, RunOptions, RunResult
 from engine.base.errors import CompileError, ExecutionError, InvalidProblem, Status
+from engine.base.units import line_ranges
 from engine.correctness import check_output
 from engine.correctness.expected import Expected, Prepared, expect
 from engine.correctness.gradients import ExpectedGradients
 from engine.correctness.reference import Coverage
-from engine.model.kernel import launch_plan
+from engine.model.occupancy import launch_plan
 from engine.pipeline.request import (
     EvaluationRequest,
     ResolvedRequest,
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from engine.backends.cpu import CpuBackend
     from engine.backends.machine_code import MachineCodeBackend
     from engine.backends.partial import PartOfLaunch
+    from engine.cuda_on_host.instrument import ExecutedStatements
     from engine.pipeline.evaluate import Evaluator
 
 # A host build switches fibers for each lane of each matrix product. From here on, where it takes
@@ -315,6 +319,28 @@ def disagreement(
     if writer is not None:
         text += f" {writer} writes that element."
     return text
+
+
+def coverage_of(executed: ExecutedStatements, kernel: str) -> tuple[LineCoverage, ...]:
+    """Return which lines ran, by file, the kernel's first."""
+    ran: dict[str, set[int]] = defaultdict(set)
+    skipped: dict[str, set[int]] = defaultdict(set)
+    left_out: dict[str, set[int]] = defaultdict(set)
+    for mark, file, first, last in executed.statements:
+        (ran if mark in executed.marks else skipped)[file].update(range(first, last + 1))
+    for file, first, last in executed.not_compiled:
+        left_out[file].update(range(first, last + 1))
+    files = dict.fromkeys((kernel, *ran, *skipped, *left_out))
+    return tuple(
+        LineCoverage(
+            file=file,
+            lines=len(ran[file] | skipped[file]),
+            not_run=line_ranges(skipped[file] - ran[file]),
+            partly_run=line_ranges(skipped[file] & ran[file]),
+            not_compiled=line_ranges(left_out[file]),
+        )
+        for file in files
+    )
 
 
 def _place(plan: LaunchPlan, where: tuple[int, int, int, int]) -> int | None:

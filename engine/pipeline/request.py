@@ -17,7 +17,7 @@ from engine.attention.config import (
     variant_from,
 )
 from engine.attention.evaluation import Evaluation, Latency, PassReport
-from engine.attention.plan import LaunchPlan, cached_kernel
+from engine.attention.plan import LaunchPlan
 from engine.attention.problem import Problem
 from engine.attention.tensors import NORMAL, InputKind
 from engine.backends.base import BackendName
@@ -33,7 +33,8 @@ from engine.devices import find_device, spec, target_gpu
 from engine.devices.spec import ClockKind, DeviceSpec, at_clock
 from engine.history import History
 from engine.machine_code.cubin_files import read_cubin_file
-from engine.model.kernel import Estimate, Kernel, launch_plan, least_us
+from engine.model.kernel import Estimate, Kernel, cached_kernel, least_us
+from engine.model.occupancy import launch_plan
 from kernels.variant import AUTO, Variant
 
 BackendChoice: TypeAlias = Literal["auto", "cpu", "cuda", "machine-code"]

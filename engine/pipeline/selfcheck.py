@@ -23,7 +23,7 @@ from typing import TypeAlias
 import numpy as np
 
 from engine.attention.evaluation import Correctness
-from engine.attention.plan import LaunchPlan, compile_plan, make_plan, resources
+from engine.attention.plan import LaunchPlan, make_plan, resources
 from engine.attention.problem import Problem
 from engine.attention.tensors import make_inputs
 from engine.backends.base import RunOptions, RunResult
@@ -40,6 +40,7 @@ from engine.devices.environment import collect_environment
 from engine.devices.spec import detect_local
 from engine.measure.device_lock import gpu_states
 from engine.measure.side_by_side import QUICK, TimingGroup
+from engine.model.kernel import compile_plan
 from engine.model.occupancy import occupancy
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest

@@ -12,7 +12,7 @@ from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from engine.attention.plan import LaunchPlan, analyse_plan, cached_kernel, compile_plan
+from engine.attention.plan import LaunchPlan
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import cache_root, read_entry, write_entry
 from engine.base.newest import Newest
@@ -24,7 +24,6 @@ from engine.history.simulation import resident_of, time_launch
 from engine.machine_code.advice import Advice, Rerun, advise
 from engine.machine_code.analysis import Analysis, code_digest, following_registers
 from engine.machine_code.launch_report import Hint, MachineCode, PassReport, own_line, report
-from engine.machine_code.timing.launch_time import TimedLaunch
 from engine.machine_code.timing.power import (
     BURST_US,
     SustainedClock,
@@ -32,9 +31,9 @@ from engine.machine_code.timing.power import (
     sustained_clock,
     work_of,
 )
-from engine.machine_code.timing.simulate import residency_ratios
+from engine.machine_code.timing.simulate import TimedLaunch, residency_ratios
 from engine.machine_code.timing.traffic import Traffic
-from engine.model.kernel import Estimate, Kernel
+from engine.model.kernel import Estimate, Kernel, analyse_plan, cached_kernel, compile_plan
 from engine.model.launches import traffic_by_order
 from engine.pipeline.request import EvaluationRequest, resolve
 from kernels.variant import Variant

@@ -247,10 +247,10 @@ def try_kernel(variant: Variant, arch: str, wanted: Problem | None = None) -> Tr
         arch: the GPU to compile for, `sm_89`.
         wanted: a problem to use if this kernel does not support the small one.
     """
-    from engine.attention.plan import compile_plan
     from engine.backends.cpu import CpuBackend
     from engine.backends.machine_code import MachineCodeBackend
     from engine.correctness import check_output
+    from engine.model.kernel import compile_plan
 
     try:
         plan = _plan(variant, wanted)

@@ -21,10 +21,11 @@ from engine.attention.problem import Problem
 from engine.base.errors import AttuneError
 from engine.base.schema import Stored, decode
 from engine.correctness import inputs_of
+from engine.history.known_time import RANKING_ERROR
 from engine.measure.device_lock import gpu_lock, gpu_states
 from engine.measure.sampler import Sample, SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup
-from engine.measure.statistics import RANKING_ERROR, Verdict
+from engine.measure.statistics import Verdict
 from engine.search.ranking import (
     RankedPoint,
     SweepRow,

@@ -14,9 +14,9 @@ from engine.attention.evaluation import METHODS, Evaluation, Origin, basis_of, m
 from engine.attention.problem import Problem
 from engine.base.errors import Status
 from engine.base.schema import Stored, encode
-from engine.history.known_time import are_comparable
+from engine.history.known_time import RANKING_ERROR, are_comparable
 from engine.measure.sampler import SamplingRun
-from engine.measure.statistics import RANKING_ERROR, MedianInterval, Verdict, interval_verdict
+from engine.measure.statistics import MedianInterval, Verdict, interval_verdict
 from engine.pipeline.request import EvaluationRequest
 from engine.search.space import UNKNOWN_LOCATION, Location, SweepPoint
 

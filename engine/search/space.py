@@ -25,7 +25,7 @@ from engine.base.schema import Stored
 from engine.cuda_on_host.client import Schedule
 from engine.devices import target_gpu
 from engine.devices.spec import DeviceSpec
-from engine.model.kernel import unsupported_reason
+from engine.model.occupancy import unsupported_reason
 from engine.pipeline.request import (
     BackendChoice,
     Effort,

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from engine.attention.config import find_variant, variant_from
 from engine.attention.evaluation import Evaluation
-from engine.attention.plan import variant_sources
 from engine.base.errors import CompileError, InvalidKernel, SnapshotError, UnknownName
 from engine.cuda_source.sources import read_source
 from engine.devices import find_device
+from engine.model.kernel import variant_sources
 from engine.pipeline.request import BackendChoice, EvaluationRequest
 from engine.sessions.snapshot import Snapshot, Source
 from kernels.variant import KERNELS_DIR, Variant, feature_of

@@ -376,7 +376,7 @@ def sources_of(evaluation: Evaluation) -> list[Source]:
     A description file beside the source is included.
     """
     from engine.attention.config import find_variant
-    from engine.attention.plan import variant_sources
+    from engine.model.kernel import variant_sources
     from kernels.source_text import read_sidecar, sidecar_of
     from kernels.toml_block import KernelDescriptionError
 

@@ -73,7 +73,8 @@ def compiled_answer(
     No native code is executed, including host code: the kernel is compiled, and its machine code is
     emulated.
     """
-    from engine.attention.plan import code_digest, count_plan, resources
+    from engine.attention.plan import resources
+    from engine.model.kernel import code_digest, count_plan
 
     try:
         kernel = _kernel(path, gpu, config)
@@ -124,7 +125,7 @@ def counts_of(path: Path, problem: Problem, gpu: str, config: Mapping[str, int])
     Raises:
         AttuneError: it does not compile, does not support the problem, or cannot be emulated.
     """
-    from engine.attention.plan import count_plan
+    from engine.model.kernel import count_plan
 
     return count_plan(*_compiled(_kernel(path, gpu, config), problem)).counts
 
@@ -136,7 +137,7 @@ def _kernel(path: Path, gpu: str, config: Mapping[str, int]) -> Kernel:
 
 
 def _compiled(kernel: Kernel, problem: Problem) -> tuple[LaunchPlan, CompiledKernel]:
-    from engine.attention.plan import compile_plan
+    from engine.model.kernel import compile_plan
 
     plan = kernel.plan(problem)
     return plan, compile_plan(plan, kernel.device.arch)
@@ -173,7 +174,8 @@ def _with_counts(figures: Figures, counts: CodeCounts | None) -> Figures:
 
 def compile_fault(path: Path, problem: Problem, arch: str, config: Mapping[str, int]) -> Answer:
     """Return an answer with the fault if the kernel does not compile for an arch."""
-    from engine.attention.plan import compile_plan, make_plan
+    from engine.attention.plan import make_plan
+    from engine.model.kernel import compile_plan
 
     try:
         variant = variant_of(path)

@@ -25,7 +25,7 @@ from engine.history.known_time import KnownTime
 from engine.jobs.manager import use_manager
 from engine.kernel_figures import changes
 from engine.kernel_figures.rung import Rung, TileCounts, known_rung, request_of
-from engine.model.kernel import unsupported_reason
+from engine.model.occupancy import unsupported_reason
 from engine.versions.figures import Answer, Figures
 from engine.versions.verdict_rules import Finding, GateVerdict
 from kernels.ladder import LADDER

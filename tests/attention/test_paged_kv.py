@@ -11,11 +11,12 @@ from words import raises
 
 from engine.attention.config import default_config
 from engine.attention.paged_kv import Pages
-from engine.attention.plan import LaunchPlan, launch_of_pass, make_plan
+from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.attention.tensors import decode, make_inputs
 from engine.backends.partial import PartialRunError, choose_part
 from engine.base.launch_arguments import TensorArg
+from engine.model.kernel import launch_of_pass
 from kernels.description import parse_variant
 from kernels.ladder import by_id
 from kernels.toml_block import KernelDescriptionError

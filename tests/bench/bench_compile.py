@@ -15,9 +15,10 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from engine.attention.plan import compile_plan, make_plan, resources
+from engine.attention.plan import make_plan, resources
 from engine.attention.problem import Problem
 from engine.cuda_source.nvrtc import toolchain
+from engine.model.kernel import compile_plan
 from kernels.ladder import LADDER
 
 PROBLEM = Problem(1, 1, 128, 64)

@@ -29,8 +29,9 @@ def write_launches(to: IO[bytes]) -> None:
     sys.path.insert(0, str(ROOT / "tests"))
     from fitting import fitting_config
 
-    from engine.attention.plan import compile_plan, launch_of_pass, make_plan
+    from engine.attention.plan import make_plan
     from engine.attention.problem import Problem
+    from engine.model.kernel import compile_plan, launch_of_pass
     from kernels.ladder import LADDER
 
     for name in KERNELS:

@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
 from engine.attention.evaluation import Correctness, Latency  # noqa: E402
-from engine.attention.plan import LaunchPlan, compile_plan, make_plan  # noqa: E402
+from engine.attention.plan import LaunchPlan, make_plan  # noqa: E402
 from engine.attention.problem import Problem  # noqa: E402
 from engine.attention.tensors import Inputs, make_inputs  # noqa: E402
 from engine.backends.base import RunOptions  # noqa: E402
@@ -37,6 +37,7 @@ from engine.devices.spec import detect_local  # noqa: E402
 from engine.measure.device_lock import measuring  # noqa: E402
 from engine.measure.sampler import SamplerSettings  # noqa: E402
 from engine.measure.side_by_side import FULL, TimingGroup  # noqa: E402
+from engine.model.kernel import compile_plan  # noqa: E402
 from engine.sessions.importers.common import ImportOptions  # noqa: E402
 from engine.sessions.importers.nvbench import from_results  # noqa: E402
 from kernels.ladder import by_id  # noqa: E402

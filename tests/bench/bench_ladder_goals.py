@@ -21,14 +21,14 @@ from itertools import product
 from math import log
 
 from engine.attention.config import default_config
-from engine.attention.plan import analyse_plan, make_plan
+from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.devices import find_device
 from engine.history import History
 from engine.machine_code.timing.constants import widened
-from engine.machine_code.timing.launch_time import TimedLaunch
 from engine.machine_code.timing.power import sustained_clock, work_of
-from engine.model.kernel import Kernel
+from engine.machine_code.timing.simulate import TimedLaunch
+from engine.model.kernel import Kernel, analyse_plan
 from engine.pipeline.simulated_launches import time_passes
 from kernels.ladder import by_id
 

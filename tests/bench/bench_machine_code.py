@@ -22,7 +22,7 @@ from dataclasses import replace
 import numpy as np
 
 from engine.attention.config import find_variant
-from engine.attention.plan import LaunchPlan, compile_plan, launch_of_pass
+from engine.attention.plan import LaunchPlan
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError
 from engine.base.files import cache_root
@@ -39,8 +39,9 @@ from engine.machine_code.disassembly import find_entry
 from engine.machine_code.emulation import Emulator
 from engine.machine_code.native_library import build_libraries
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
-from engine.model.kernel import Estimate, Kernel, launch_plan
+from engine.model.kernel import Estimate, Kernel, compile_plan, launch_of_pass
 from engine.model.launches import collect
+from engine.model.occupancy import launch_plan
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 

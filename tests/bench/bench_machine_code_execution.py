@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from fitting import fitting_config, is_taken
 
-from engine.attention.plan import compile_plan, launch_of_pass, make_plan
+from engine.attention.plan import make_plan
 from engine.attention.problem import Direction, Problem
 from engine.attention.tensors import make_inputs
 from engine.backends.base import RunOptions
@@ -43,6 +43,7 @@ from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.execution import GlobalBuffer, load_module
 from engine.machine_code.launch import buffer_address
+from engine.model.kernel import compile_plan, launch_of_pass
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 

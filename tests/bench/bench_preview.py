@@ -30,7 +30,7 @@ def module(*names):
 
 preview = module("engine.pipeline.request", "engine.pipeline.preview", "engine.preview").preview
 request_of = module("engine.pipeline.request", "engine.request").EvaluationRequest
-compile_plan = module("engine.plan", "engine.attention.plan").compile_plan
+compile_plan = module("engine.plan", "engine.model.kernel", "engine.attention.plan").compile_plan
 Problem = module("engine.problem", "engine.attention.problem").Problem
 
 requests = [

@@ -51,9 +51,10 @@ import numpy as np
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec, at_clock, limits_for
+from engine.history.known_time import RANKING_ERROR
 from engine.machine_code import Cubin, disassemble, read_cubin
 from engine.machine_code.disassembly import Program
-from engine.machine_code.emulation import emulate
+from engine.machine_code.emulation import Emulator
 from engine.machine_code.footprint import SharedBytes
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
@@ -61,7 +62,6 @@ from engine.machine_code.timing.native import GpuRates, gpu_rates, simulate_sm, 
 from engine.machine_code.timing.power import Work, sustained_clock
 from engine.machine_code.timing.simulate import CtaClass, measured_ctas, simulate_launch
 from engine.machine_code.timing.traffic import launch_traffic
-from engine.measure.statistics import RANKING_ERROR
 from engine.model.occupancy import occupancy
 
 CHOSEN_ON = "chosen on"
@@ -134,7 +134,7 @@ def pointers(count: int) -> tuple[bytes, ...]:
 def h200_us(file: str, entry: str, launch: Launch, fit: int | None = None) -> float:
     device = find_device("H200")
     program, cubin = program_of(file, device.arch, entry)
-    trace = emulate(program, cubin.entries[entry], launch)
+    trace = Emulator(program, cubin.entries[entry], launch).trace()[0]
     result = simulate_launch(
         program,
         [CtaClass(trace, launch.ctas)],
@@ -226,7 +226,7 @@ def sgemm_gflops(gpu: str, step: int) -> float:
             pointers(3)[2],
         )
         launch = Launch(grid, block, 0, arguments)
-        traces.append(emulate(program, cubin.entries["sgemm"], launch))
+        traces.append(Emulator(program, cubin.entries["sgemm"], launch).trace()[0])
     held = resident(program, launch, device)
     lengths = [_rounded(depth - cut_off, tile) for depth in depths]
 
@@ -314,7 +314,7 @@ def wgmma_tflops(size: int) -> float:
         ctas = (size // 192) ** 2 // count
         arguments = (bytes(128), bytes(128), pointers(3)[2], *packed(size, size))
         launch = Launch((ctas, 1, 1), (512, 1, 1), smem_bytes, arguments)
-        trace = emulate(program, cubin.entries["gemm"], launch)
+        trace = Emulator(program, cubin.entries["gemm"], launch).trace()[0]
         kernel = sm_kernel(program, rates, "shared", smem_bytes, fetches_code=False)
         cycles.append(simulate_sm(kernel, [trace], [0], 1).cycles)
     total = cycles[0] + (tiles - 1) * (cycles[1] - cycles[0])
@@ -353,7 +353,7 @@ def steps_tflops(step: int) -> float:
     program, cubin = program_of("flash_steps.cu", device.arch, "flash", defines)
     arguments = (*pointers(4), *packed(4096, 8192))
     launch = Launch((32 * 4096 // rows, 1, 1), (128, 1, 1), tiles * 64 * 256, arguments)
-    trace = emulate(program, cubin.entries["flash"], launch)
+    trace = Emulator(program, cubin.entries["flash"], launch).trace()[0]
     fit = resident(program, launch, device)
     result = simulate_launch(program, [CtaClass(trace, launch.ctas)], launch, device, fit)
     return 4 * 32 * 4096 * 8192 * 128 / result.latency.median_us / 1e6

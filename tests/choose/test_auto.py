@@ -41,7 +41,8 @@ from engine.devices import find_device
 from engine.history import History, KnownTime, Time
 from engine.history.known_time import NOT_COMPARABLE
 from engine.model.calibrate import fits
-from engine.model.kernel import BF16_CAPABILITY, Kernel, capability_reason
+from engine.model.kernel import Kernel
+from engine.model.occupancy import BF16_CAPABILITY, capability_reason
 from engine.pipeline.request import EvaluationRequest, resolve
 from kernels.ladder import LADDER
 

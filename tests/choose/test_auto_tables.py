@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from engine.attention.config import find_variant
-from engine.attention.plan import compile_plan, make_plan, resources
+from engine.attention.plan import make_plan, resources
 from engine.attention.problem import Direction, Problem
 from engine.choose.auto.candidates import changed_since, eligible, read_table
 from engine.choose.auto.renew import GPUS, _Candidate, _row, directions
 from engine.devices import find_device
+from engine.model.kernel import compile_plan
 from kernels.ladder import LADDER
 
 TABLES = [(capability, direction) for capability in GPUS for direction in directions(capability)]

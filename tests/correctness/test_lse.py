@@ -11,7 +11,7 @@ from slow_cases import of_each, slow_ones
 from words import raises, says
 
 from engine.attention.config import resolve_config
-from engine.attention.plan import compile_plan, make_plan, target_arch
+from engine.attention.plan import make_plan, target_arch
 from engine.attention.problem import Problem
 from engine.attention.tensors import decode, make_inputs
 from engine.backends.base import RunOptions
@@ -21,6 +21,7 @@ from engine.base.errors import InvalidProblem
 from engine.correctness import check_output
 from engine.correctness.gradient_check import check_lse
 from engine.machine_code.cubin import read_cubin
+from engine.model.kernel import compile_plan
 from kernels.ladder import LADDER, by_id
 
 PROBLEM = Problem(2, 2, 40, 64, seqlen_kv=200)

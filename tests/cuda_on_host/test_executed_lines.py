@@ -8,19 +8,14 @@ import pytest
 from planted import run
 from words import says
 
-from engine.attention.coverage import (
-    LineCoverage,
-    coverage_of,
-    describe_lines,
-    largest_block,
-    marked_source,
-)
+from engine.attention.coverage import LineCoverage, describe_lines, largest_block, marked_source
 from engine.attention.evaluation import Evaluation
 from engine.attention.problem import Problem
 from engine.base.errors import Status
 from engine.base.schema import decode, encode
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.instrument import ExecutedStatements
+from engine.pipeline.execute import coverage_of
 
 HEADER = """\
 #if USES_TABLE

@@ -7,9 +7,10 @@ import pytest
 from slow_cases import one_in
 
 from engine.attention.evaluation import Resources
-from engine.attention.plan import LaunchPlan, cached_kernel, compile_plan, make_plan, resources
+from engine.attention.plan import LaunchPlan, make_plan, resources
 from engine.attention.problem import Problem
 from engine.base.launch_arguments import PassLaunch
+from engine.model.kernel import cached_kernel, compile_plan
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 from tests.fitting import fitting_config

@@ -10,7 +10,7 @@ import pytest
 from slow_cases import slow_ones
 
 from engine.attention.config import find_variant
-from engine.attention.plan import LaunchPlan, compile_plan, launch_of_pass, make_plan
+from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.cuda_source import CompiledKernel
 from engine.devices import find_device
@@ -29,7 +29,7 @@ from engine.machine_code.emulation import EXECUTED, CtaTrace, Emulator
 from engine.machine_code.timing.constants import SmTiming
 from engine.machine_code.timing.native import Kernel as SmKernel
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
-from engine.model.kernel import Kernel
+from engine.model.kernel import Kernel, compile_plan, launch_of_pass
 from kernels.ladder import LADDER
 
 PROBLEM = Problem(batch=2, num_heads=15, seqlen=1000, head_dim=64)

@@ -9,7 +9,7 @@ import pytest
 from slow_cases import slow_ones
 
 from engine.attention.config import find_variant
-from engine.attention.plan import analyse_plan, compile_plan, launch_of_pass, make_plan
+from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.devices import find_device
 from engine.history import History
@@ -29,7 +29,7 @@ from engine.machine_code.timing.native import (
     simulate_sm,
     sm_kernel,
 )
-from engine.model.kernel import Kernel
+from engine.model.kernel import Kernel, analyse_plan, compile_plan, launch_of_pass
 from engine.pipeline.simulated_launches import main_pass_traffic
 
 PROBLEM = Problem(batch=4, num_heads=16, seqlen=640, head_dim=64)

@@ -14,13 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.attention.plan import cached_kernel, make_plan
+from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.base.schema import encode
 from engine.jobs import worker
 from engine.jobs.layout import JobStatus, RunDir
 from engine.jobs.supervisor import JobRunner, JobTable
 from engine.jobs.sweep_job import CompileAhead
+from engine.model.kernel import cached_kernel
 from engine.pipeline.request import EvaluationRequest, resolve
 
 ROOT = Path(__file__).resolve().parents[2]

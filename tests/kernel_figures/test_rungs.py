@@ -28,7 +28,8 @@ from engine.kernel_figures.changes import (
 )
 from engine.kernel_figures.rung import reasons, request_of, without_empty
 from engine.model.calibrate import fits
-from engine.model.kernel import Kernel, unsupported_reason
+from engine.model.kernel import Kernel
+from engine.model.occupancy import unsupported_reason
 from kernels.ladder import LADDER
 from tests.machine_code.gate import recorded
 from tests.words import says

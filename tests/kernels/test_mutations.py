@@ -27,8 +27,9 @@ from planted_bugs.unseen import LEGAL, UNSEEN, Unseen
 from slow_cases import one_in, slow_ones
 from untimed import untimed
 
-from engine.attention.plan import compile_plan, make_plan
+from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
+from engine.model.kernel import compile_plan
 from engine.pipeline.evaluate import Evaluator
 from kernels.ladder import LADDER, by_id
 from kernels.variant import KERNELS_DIR, Variant

@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.attention.config import default_config
-from engine.attention.plan import LaunchPlan, compile_plan, launch_of_pass, make_plan
+from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError
 from engine.machine_code.analysis import disassembled, outer_line
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.disassembly import Pipe, Program
 from engine.machine_code.emulation import EXECUTED, IDEAL_WAVEFRONTS, WAVEFRONTS, Emulator
+from engine.model.kernel import compile_plan, launch_of_pass
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 

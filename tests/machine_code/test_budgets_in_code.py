@@ -10,12 +10,13 @@ import pytest
 from untimed import untimed
 
 from engine.attention.evaluation import Evaluation
-from engine.attention.plan import compile_plan, make_plan
+from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import Status
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.overlap import budget_mistake, register_budgets
+from engine.model.kernel import compile_plan
 from engine.pipeline.request import EvaluationRequest
 from kernels.description import parse_variant
 from kernels.ladder import by_id

@@ -42,7 +42,7 @@ from engine.machine_code.execution import (
     load_module,
 )
 from engine.machine_code.launch import Launch, buffer_address
-from engine.model.kernel import capability_reason
+from engine.model.occupancy import capability_reason
 from engine.pipeline.execute import PartialRun
 from kernels.ladder import LADDER
 

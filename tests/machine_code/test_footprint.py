@@ -9,7 +9,7 @@ import pytest
 from words import raises
 
 from engine.attention.config import default_config
-from engine.attention.plan import analyse_plan, make_plan
+from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.cuda_source import compile_kernel
@@ -29,8 +29,9 @@ from engine.machine_code.footprint import (
     touched_bytes,
 )
 from engine.machine_code.launch import Launch, parse_arguments
-from engine.machine_code.timing.launch_time import TimedLaunch
+from engine.machine_code.timing.simulate import TimedLaunch
 from engine.machine_code.timing.traffic import KvOrder, launch_traffic, persistent_traffic
+from engine.model.kernel import analyse_plan
 from engine.pipeline.simulated_launches import time_passes
 from kernels.ladder import by_id
 from tests.machine_code.small_kernels import counted

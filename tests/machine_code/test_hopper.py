@@ -10,7 +10,7 @@ import pytest
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device
 from engine.machine_code import AccessKind, Program, disassemble, read_cubin
-from engine.machine_code.emulation import CtaTrace, emulate
+from engine.machine_code.emulation import CtaTrace, Emulator
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.timing.constants import SmTiming
 from engine.machine_code.timing.native import gpu_rates, simulate_sm, sm_kernel
@@ -32,7 +32,7 @@ def attention(consumers: int) -> tuple[Program, CtaTrace]:
     grid = (1, SEQLEN // (64 * consumers), 1)
     launch = Launch(grid, (128 * (consumers + 1), 1, 1), (4 + consumers) * TILE_BYTES, arguments)
     program = disassemble(cubin).program("flash")
-    return program, emulate(program, cubin.entries["flash"], launch)
+    return program, Emulator(program, cubin.entries["flash"], launch).trace()[0]
 
 
 def timed(program: Program, trace: CtaTrace, ctas: int = 1) -> SmTiming:
@@ -84,7 +84,7 @@ def cluster_of(size: int) -> tuple[Program, CtaTrace]:
     pointers = (struct.pack("<Q", buffer_address(n)) for n in range(2))
     launch = Launch((8, 1, 1), (128, 1, 1), 2 * 16384 + 32, (*pointers, struct.pack("<i", 16)))
     program = disassemble(cubin).program("tiles")
-    return program, emulate(program, cubin.entries["tiles"], launch)
+    return program, Emulator(program, cubin.entries["tiles"], launch).trace()[0]
 
 
 @pytest.mark.slow

@@ -6,10 +6,11 @@ from itertools import product
 
 import pytest
 
-from engine.attention.plan import compile_plan, make_plan, plan_budget_mistake
+from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.machine_code.analysis import disassembled
 from engine.machine_code.cubin import read_cubin
+from engine.model.kernel import compile_plan, plan_budget_mistake
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 from tests.fitting import fitting_config

@@ -11,7 +11,7 @@ import pytest
 from fitting import fitting_config
 
 from engine.attention.config import default_config
-from engine.attention.plan import LaunchPlan, compile_plan, make_plan
+from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Direction, Problem
 from engine.machine_code.analysis import disassembled
 from engine.machine_code.cubin import read_cubin
@@ -22,6 +22,7 @@ from engine.machine_code.overlap import (
     Overlap,
     overlaps,
 )
+from engine.model.kernel import compile_plan
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
 from tests.slow_cases import one_in

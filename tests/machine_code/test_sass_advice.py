@@ -11,11 +11,12 @@ import pytest
 from words import says
 
 from engine.attention.config import find_variant
-from engine.attention.plan import analyse_plan, make_plan
+from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.devices import find_device
 from engine.history.simulation import time_launch
 from engine.machine_code.advice import Advice, AdviceKind
+from engine.model.kernel import analyse_plan
 from engine.pipeline.simulated_launches import advise_launch
 from tests.machine_code.small_kernels import counted
 from tests.slow_cases import one_in

@@ -102,7 +102,6 @@ def trace(warps: list[list[tuple[int, Row | None]]]) -> CtaTrace:
         line=np.zeros(0, np.uint64),
         line_sectors=np.zeros(0, np.uint8),
         cta=(0, 0, 0),
-        data_branches=np.zeros(0, np.int32),
     )
 
 

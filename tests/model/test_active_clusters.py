@@ -14,8 +14,7 @@ from engine.attention.plan import LaunchPlan
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.devices import find_device, limits_for
-from engine.model.kernel import launch_plan
-from engine.model.occupancy import max_active_clusters, occupancy, sms_of_gpcs
+from engine.model.occupancy import launch_plan, max_active_clusters, occupancy, sms_of_gpcs
 from kernels.description import parse_variant
 from kernels.variant import Variant
 

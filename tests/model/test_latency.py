@@ -21,8 +21,9 @@ from engine.choose.batch.batch_table import predict_curve
 from engine.devices import all_devices, find_device
 from engine.devices.spec import DeviceSpec
 from engine.model.equations import Terms
-from engine.model.kernel import Kernel, capability_reason, launch_plan, unsupported_reason
+from engine.model.kernel import Kernel
 from engine.model.launches import collect, collect_batches, unpadded_conflict_ways
+from engine.model.occupancy import capability_reason, launch_plan, unsupported_reason
 from kernels.ladder import LADDER, by_id
 from kernels.variant import Pass, Scratch, Variant, Work, ceil_div
 

@@ -16,7 +16,7 @@ import engine as attune
 from app.tune.machine_code.frames import hottest
 from engine.attention.config import VARIABLE, find_variant
 from engine.attention.evaluation import Evaluation
-from engine.attention.plan import compile_plan, make_plan, resources, variant_sources
+from engine.attention.plan import make_plan, resources
 from engine.attention.problem import Problem
 from engine.backends.cuda import why_not_cuda
 from engine.base.errors import InvalidBuild, InvalidCubin, InvalidKernel, Status
@@ -25,6 +25,7 @@ from engine.cuda_source import compile_kernel
 from engine.gate.trees import find_kernels, open_trees
 from engine.history import History
 from engine.machine_code.cubin_files import choose_cubin
+from engine.model.kernel import compile_plan, variant_sources
 from engine.own_kernels.registry import check_kernel, keep_kernel
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest, target_device

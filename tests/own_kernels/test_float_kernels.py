@@ -15,11 +15,12 @@ from words import says
 import engine as attune
 from engine.attention.config import VARIABLE, usual_dtype, usual_head_dim
 from engine.attention.evaluation import Evaluation
-from engine.attention.plan import compile_plan, make_plan
+from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.attention.tensors import make_inputs
 from engine.base.errors import Status
 from engine.cli import main
+from engine.model.kernel import compile_plan
 from engine.own_kernels.host_launch import kernels_of
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest

@@ -14,8 +14,7 @@ from words import raises, says
 
 import engine.pipeline.evaluation_run as pipeline
 from engine.attention.config import find_variant
-from engine.attention.evaluation import CodeCounts, Evaluation
-from engine.attention.plan import CountedPlan, compile_plan
+from engine.attention.evaluation import Evaluation
 from engine.attention.problem import Problem
 from engine.backends.base import RunResult
 from engine.backends.machine_code import MachineCodeBackend
@@ -23,7 +22,8 @@ from engine.base.errors import Status, UnknownName
 from engine.base.schema import decode, encode
 from engine.history import History
 from engine.machine_code import execution
-from engine.model.kernel import launch_plan
+from engine.model.kernel import compile_plan
+from engine.model.occupancy import launch_plan
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import where_to_execute
 from engine.pipeline.request import EvaluationRequest, preview, resolve
@@ -425,8 +425,7 @@ def test_a_simulated_time_says_what_the_power_limit_leaves_of_it() -> None:
     assert estimate.latency.is_simulated
     flops = float(problem.flops)
     for tensor_flops, expected in ((flops, "72 W"), (flops / 100, "")):
-        counted = CountedPlan(CodeCounts("a" * 64, 0, 0, 0, 0, 0, 0), tensor_flops, flops / 1e6)
-        note = estimate.sustained_note(counted)
+        note = estimate.sustained_note(tensor_flops, flops / 1e6)
         assert (expected in note) if expected else not note
 
 

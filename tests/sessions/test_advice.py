@@ -10,7 +10,6 @@ from made_up_history import MadeUpHistory, Times
 from words import says
 
 from engine.attention.evaluation import Evaluation, Latency, Resources
-from engine.attention.plan import variant_sources
 from engine.attention.problem import Problem
 from engine.base.errors import Status, ToolMissing
 from engine.choose.advice import (
@@ -25,7 +24,7 @@ from engine.choose.auto import candidates_for
 from engine.choose.batch.alternatives import Situation, rank_options
 from engine.devices import find_device
 from engine.history.known_time import times_of
-from engine.model.kernel import Kernel
+from engine.model.kernel import Kernel, variant_sources
 from kernels.ladder import LADDER, by_id
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from engine.attention.evaluation import Correctness
-from engine.attention.plan import LaunchPlan, compile_plan
+from engine.attention.plan import LaunchPlan
 from engine.attention.tensors import Inputs
 from engine.backends.base import BackendName, RunOptions, RunResult
 from engine.backends.cuda.availability import is_software_gpu, why_not_cuda
@@ -24,6 +24,7 @@ from engine.backends.cuda.timing import Buffers, DeviceTimer, why_too_large
 from engine.base.errors import CompileError, MeasureError, Status, ToolMissing, UnknownName
 from engine.base.units import format_bytes
 from engine.cuda_source.nvrtc import CompiledKernel
+from engine.model.kernel import compile_plan
 
 SOFTWARE_TIMES = "This is a software GPU, whose times mean nothing: nothing is measured on it."
 

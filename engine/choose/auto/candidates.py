@@ -17,11 +17,11 @@ from functools import lru_cache
 from math import log2
 from pathlib import Path
 
-from engine.attention.plan import variant_sources
 from engine.attention.problem import Direction, Problem
 from engine.base import files
 from engine.base.errors import AttuneError, CompileError
 from engine.devices.spec import DeviceSpec
+from engine.model.kernel import variant_sources
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from engine.attention.config import find_variant, problem_class
 from engine.attention.evaluation import METHODS
-from engine.attention.plan import variant_sources
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem, StoreError
 from engine.base.units import format_us
@@ -31,10 +30,14 @@ from engine.choose.auto.candidates import (
 )
 from engine.devices.spec import DeviceSpec
 from engine.history import History, Time
-from engine.history.known_time import NOT_COMPARABLE, are_comparable, is_of_this_source
-from engine.measure.statistics import RANKING_ERROR
+from engine.history.known_time import (
+    NOT_COMPARABLE,
+    RANKING_ERROR,
+    are_comparable,
+    is_of_this_source,
+)
 from engine.model.calibrate import fits, fitting_config
-from engine.model.kernel import Kernel
+from engine.model.kernel import Kernel, variant_sources
 from kernels.variant import AUTO, Config, Variant
 
 _MOST_OF_ROWS = 4  # number of nearest rows, which may have several configs of one rung

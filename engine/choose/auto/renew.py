@@ -28,7 +28,8 @@ from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.history import History
 from engine.model.calibrate import fitting_config
-from engine.model.kernel import BF16_CAPABILITY, Kernel
+from engine.model.kernel import Kernel
+from engine.model.occupancy import BF16_CAPABILITY
 from kernels.variant import Config, Variant
 
 # The GPU that represents each compute capability.

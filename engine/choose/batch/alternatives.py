@@ -23,7 +23,8 @@ from engine.devices.spec import DeviceSpec
 from engine.history import History
 from engine.history.known_time import are_comparable
 from engine.model.equations import Calibration, prior_covariance
-from engine.model.kernel import Kernel, Known, capability_reason
+from engine.model.kernel import Kernel, Known
+from engine.model.occupancy import capability_reason
 from kernels.variant import Variant
 
 OptionKind: TypeAlias = Literal["variant", "gpu", "wait", "accept"]

@@ -18,9 +18,9 @@ from engine.attention.evaluation import METHODS, Occupancy, Origin
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.base.units import format_bytes, format_us
-from engine.choose.batch.backward import backward_times
 from engine.devices.spec import DeviceSpec, limits_for
 from engine.history.known_time import are_comparable, not_comparable
+from engine.model.backward import backward_times
 from engine.model.equations import BINDS, Calibration, FloatArray, machine, predict_arrays
 from engine.model.kernel import Kernel, Known, resident_ctas
 from engine.model.launches import Launches, collect_batches

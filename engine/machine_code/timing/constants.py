@@ -160,7 +160,7 @@ PORTS = ("shared_port", "l1_tags", "l2_port")
 Origin: TypeAlias = Literal["published", "carried over", "assumed", "chosen", "fitted"]
 
 # Columns: name, then one value for each of these archs. The line below each row gives its source.
-_ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 _TABLE = """
 fma_units               1     1     2     2     2     2     2
     published: CUDA programming guide, arithmetic throughput: 64 or 128 FP32 results a cycle and SM
@@ -275,7 +275,6 @@ def _origin(text: str) -> Origin:
 
 
 CONSTANTS = _rows()
-ARCHS = _ARCHS
 LAUNCH_FLOOR_US = 0.51  # an empty kernel in a CUDA graph on an H200, measured
 _CLOSEST = {87: 86, 88: 86, 101: 100, 103: 100, 110: 100, 121: 120}
 
@@ -345,7 +344,7 @@ def _constants_or_oldest(arch: str) -> SmConstants:
     try:
         return sm_constants(arch)
     except UnknownName:
-        return sm_constants(_ARCHS[0])
+        return sm_constants(ARCHS[0])
 
 
 @lru_cache(maxsize=16)
@@ -358,11 +357,11 @@ def sm_constants(arch: str) -> SmConstants:
     match = re.fullmatch(r"sm_(\d+)[af]?", arch)
     number = int(match[1]) if match else 0
     column = f"sm_{_CLOSEST.get(number, number)}"
-    if column not in _ARCHS:
+    if column not in ARCHS:
         raise UnknownName(
-            f"The timing model does not support {arch}: it supports {', '.join(_ARCHS)} and "
+            f"The timing model does not support {arch}: it supports {', '.join(ARCHS)} and "
             "archs close to them.",
             code="arch_not_timed",
         )
-    i = _ARCHS.index(column)
+    i = ARCHS.index(column)
     return SmConstants(arch=column, **{row.name: row.values[i] for row in CONSTANTS})

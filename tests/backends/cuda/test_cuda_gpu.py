@@ -17,7 +17,7 @@ from verdicts import RIGHT
 from words import says
 
 from engine.attention.evaluation import Latency
-from engine.attention.plan import LaunchPlan, compile_plan, make_plan, resources
+from engine.attention.plan import LaunchPlan, make_plan, resources
 from engine.attention.problem import Dtype, Problem
 from engine.attention.tensors import Inputs, decode, make_inputs
 from engine.backends.base import RunOptions
@@ -31,6 +31,7 @@ from engine.devices import limits_for
 from engine.measure.device_lock import gpu_states
 from engine.measure.side_by_side import TimingGroup
 from engine.measure.statistics import Verdict
+from engine.model.kernel import compile_plan
 from engine.model.occupancy import occupancy
 from kernels.ladder import LADDER
 from kernels.variant import Variant

@@ -13,10 +13,10 @@ from words import raises, says
 from engine.attention.evaluation import Resources
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
-from engine.choose.batch.backward import backward_times
 from engine.choose.batch.recommend import BatchRequest, recommend_batch
 from engine.devices import find_device
-from engine.model.kernel import Estimate, Kernel, PassTime, estimate_backward, pass_reports
+from engine.model.backward import PassTime, backward_times, estimate_backward
+from engine.model.kernel import Estimate, Kernel, pass_reports
 from kernels.ladder import by_id
 
 ONE = Problem(1, 8, 512, 64, direction="backward")

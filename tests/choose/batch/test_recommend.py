@@ -24,11 +24,11 @@ from engine.base.errors import (
     UnknownName,
 )
 from engine.choose.batch import recommend
-from engine.choose.batch.backward import _between
 from engine.choose.batch.recommend import BatchRequest, BatchResult, calibrate_for, recommend_batch
 from engine.choose.batch.validate import from_evaluations
 from engine.devices import find_device
 from engine.history import History
+from engine.model.backward import _between
 from engine.model.kernel import Kernel, Known
 from engine.model.measured_points import Measurement, read_measurements
 from kernels.ladder import LADDER, by_id
