@@ -188,7 +188,8 @@ def checked(backend: CudaBackend, plan: LaunchPlan) -> Correctness:
 
 @contextmanager
 def small_plan(body: str) -> Iterator[LaunchPlan]:
-    """Yield the plan of a kernel `k(q, out)` with this body: one CTA of 32 threads, 16 rows of 32."""
+    """Yield the plan of a kernel `k(q, out)` with this body, in one CTA of 32 threads, on a problem
+    of 16 rows of 32."""
     source = f'extern "C" __global__ void k(unsigned short* q, unsigned short* out) {{ {body} }}\n'
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "k.cu"
@@ -205,7 +206,7 @@ def small_plan(body: str) -> Iterator[LaunchPlan]:
 
 
 def guard_zones(backend: CudaBackend) -> str:
-    """Check that a write past the end of the output is detected, and one inside it is not reported."""
+    """Check that a write past the end of the output is detected and a write inside it is not."""
     inside = _run(backend, "out[threadIdx.x] = 1;")
     behind = _run(backend, "if (threadIdx.x == 0) out[16 * 32] = 1;")
     if not inside.guards_intact or behind.guards_intact:
@@ -299,7 +300,7 @@ MAX_FLOOR = 0.02
 
 
 def graph_timing(backend: CudaBackend) -> str:
-    """Check that twice the launches take twice the time, after subtracting that of an empty graph."""
+    """Check that twice the launches take twice the time, without the time of an empty graph."""
     calls = backend.calls
     with small_plan("") as plan:
         compiled = compile_plan(plan, calls.arch)
