@@ -96,7 +96,7 @@ def _rank(e: Evaluation) -> tuple[int, float]:
 
 
 def _as_evaluated(e: Evaluation, history: History) -> Estimate | None:
-    """Return the evaluation's kernel with its present source."""
+    """Return the kernel of an evaluation, with the source as it is now."""
     try:
         kernel = Kernel.of(e.variant, e.device, e.config)
     except (InvalidKernel, UnknownName):
@@ -231,7 +231,7 @@ def _limiter(now: Estimate) -> Iterator[Suggestion]:
     Both times are by roofline, because the changed kernel has no machine code yet.
     """
     if now.plan.is_backward:
-        return  # times of its passes are simulated and have no such terms
+        return  # a backward kernel's times are simulated per pass and have no such terms
     main_of, kernel = now.plan.problem.main_of, now.kernel
     main, used = main_of(now.passes).occupancy, main_of(now.resources)
     as_is = estimate(kernel, now.plan, now.passes)

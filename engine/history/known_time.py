@@ -20,8 +20,8 @@ from kernels.variant import Config, Variant
 
 # The timed source: the present file, another text, or not known.
 SourceMatch: TypeAlias = Literal["this source", "another source", "source not recorded"]
-# Two predicted times of one GPU further apart than this name the faster kernel rightly in at least
-# 95 % of the pairs of tests/bench/bench_sass_validation.py, which prints how many.
+# Two predicted times on one GPU that differ by more than this are in the right order in at least 95
+# % of the pairs of tests/bench/bench_sass_validation.py, which prints how many.
 RANKING_ERROR = 0.10
 _SERIES = "series: "  # prefix of an import's note that names the series of a time
 

@@ -26,11 +26,11 @@ from engine.devices import nvml
 from engine.devices.nvml import GpuState
 from engine.devices.spec import ask, detect_local
 
-# Not tempfile.gettempdir(): it follows TMPDIR, and users with different ones would not meet.
+# Not tempfile.gettempdir(): it depends on TMPDIR, and all users must use the same folder.
 _SHARED_FOLDER = Path("/tmp/attune-gpu-locks")
 _POLL_S = 0.05
 _MAX_HOLDER_BYTES = 4096
-_MAX_WORDS = 120  # of what another user wrote
+_MAX_WORDS = 120  # characters shown of another user's text
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Holder:
     purpose: str
 
     def sentence(self) -> str:
-        """`alice's process 4711 has measured on it for 12 s (sweep of v05).`"""
+        """Return `alice's process 4711 has measured on it for 12 s (sweep of v05).`"""
         seconds = max(0.0, time.time() - self.since)
         return (
             f"{self.user}'s process {self.pid} has measured on it for {seconds:.0f} s "
@@ -63,7 +63,8 @@ def device_lock(
     Args:
         gpu: identifies it on this machine, preferably its UUID.
         purpose: a few words for waiting processes.
-        on_wait: gets one sentence when another process holds it, and when the holder changes.
+        on_wait: called with one sentence when another process holds the lock, and when the holder
+        changes.
         timeout_s: how long to wait; None waits without limit.
 
     Raises:
@@ -91,13 +92,14 @@ def lock_path(gpu: str) -> Path:
 def _open(path: Path) -> int:
     """Open the lock's file; the first use creates it, writable by all users.
 
-    Where the system protects files in shared folders, O_CREAT on another user's file is refused:
-    so an existing file is opened without it. One that may only be read can be locked all the same.
+    Where the system protects files in shared folders (fs.protected_regular), O_CREAT on another
+    user's file is refused, so an existing file is opened without it. A read-only file can be
+    locked, too.
     """
     try:
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
-            # As /tmp itself: all users may add files, and remove only their own.
+            # Like /tmp: all users may add files, and remove only their own.
             path.parent.chmod(0o1777)
         for flags in (os.O_RDWR, os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDWR, os.O_RDONLY):
             try:
@@ -153,7 +155,7 @@ def _holder(handle: int) -> Holder | None:
         user, purpose = (clean_line(str(raw[name]), _MAX_WORDS) for name in ("user", "purpose"))
         return Holder(pid, user, since, purpose)
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return None  # being written, by another version, or by somebody who means harm
+        return None  # incomplete, from another version, or malicious
 
 
 def _write_holder(handle: int, holder: Holder) -> None:
@@ -181,7 +183,7 @@ _UNKNOWN = GpuState(None, None, None, None, None, None, None, ())
 def gpu_lock(
     purpose: str, on_wait: Callable[[str], None] = lambda _: None
 ) -> AbstractContextManager[None]:
-    """The lock of the GPU that CUDA uses first. See `device_lock`."""
+    """Return the lock of the first GPU that CUDA sees, as a context manager. See `device_lock`."""
     return device_lock(_uuid() or "gpu", purpose, on_wait)
 
 
@@ -196,7 +198,7 @@ def measuring(
 
 @contextmanager
 def gpu_states() -> Iterator[Callable[[], GpuState]]:
-    """A function that reads clocks, power, temperature and throttle reasons of that GPU."""
+    """Return a function that reads clocks, power, temperature and throttle reasons of that GPU."""
     uuid = _uuid()
     try:
         with nvml.session() as api:

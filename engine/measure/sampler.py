@@ -69,10 +69,10 @@ class Sample:
 
 
 def drop_reasons(samples: Sequence[Sample]) -> list[str]:
-    """The reason why each sample is dropped; an empty string if it counts.
+    """Return why each sample is dropped; an empty string if it is valid.
 
-    A clock is low beside the same candidate's others: one that draws more power runs at a lower
-    clock than its neighbours all the time, and that is part of what it costs.
+    The clock is compared with the median clock of the same candidate only: a kernel that draws more
+    power always runs at a lower clock than others, and this is part of its cost.
     """
     clocks = _median_clocks(samples)
     return [_drop_reason(s.state, clocks.get((s.candidate, s.kind), 0.0)) for s in samples]
@@ -97,7 +97,7 @@ def _drop_reason(state: GpuState, usual_mhz: float) -> str:
 
 
 class RoundTable:
-    """Times by (candidate, kind, round); NaN where a sample was dropped or is missing."""
+    """Times by candidate, kind and round; NaN where a sample was dropped or is missing."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class RoundTable:
         self._floors = {kind: aa_floor(*self._incumbent_rows(kind)) for kind in kinds}
 
     def floor(self, kind: LatencyKind) -> float:
-        """|ln ratio| that the incumbent shows against itself."""
+        """Return |ln ratio| between the incumbent's two runs: the noise floor."""
         return self._floors[kind]
 
     def times_us(self, candidate: str, kind: LatencyKind) -> FloatArray:
@@ -147,7 +147,7 @@ class RoundTable:
         return times
 
     def interval(self, candidate: str, kind: LatencyKind) -> MedianInterval | None:
-        """Median and 95 % interval in µs; None when there is no sample."""
+        """Return the median and its 95 % interval in µs; None without a sample."""
         times = self.times_us(candidate, kind)
         return median_interval(times.tolist()) if times.size else None
 
@@ -168,7 +168,7 @@ class RoundTable:
         return replace(comparison, reason=f"{comparison.reason} Median SM clock: {beside}.")
 
     def _placement_floor(self, candidate: str, against: str, kind: LatencyKind) -> float:
-        """|ln ratio| that the placements of two identical kernels would rarely exceed."""
+        """Return the |ln ratio| that the placements of two identical kernels rarely exceed."""
         rows = {*self._rows(candidate), *self._rows(against), *self._rows(self.incumbent)}
         times = self._times[sorted(rows), self._kind[kind]]
         sides = [len(np.unique(self._placements[self._rows(n)])) for n in (candidate, against)]
@@ -183,13 +183,14 @@ class RoundTable:
         return [row, len(self._row)] if candidate == self.incumbent else [row]
 
     def _by_round(self, candidate: str, kind: LatencyKind) -> FloatArray:
-        """One time per round: of the incumbent its first and its second run in turn.
+        """Return one time per round; for the incumbent, of its first and its second run
+        alternately.
 
-        The turn changes when all placements of the first had theirs.
+        They alternate each time when all placements of the first run have been used.
 
-        The mean of both would be less noisy, but skewed samples (outliers are slow, never fast)
-        move it further than a candidate's single run, and that looks like a difference. Always the
-        first would tie the ratio to the floor, which is second / first.
+        The mean of both runs would be less noisy, but outliers are always slow, so it is biased
+        relative to a candidate's single run. Using only the first run would correlate the ratio
+        with the floor, which is second / first.
         """
         times = self._times[self._rows(candidate), self._kind[kind]]
         if len(times) == 1:
@@ -217,40 +218,42 @@ def _throttled(dropped: Sequence[str]) -> str:
 Mode: TypeAlias = Literal["burst", "sustained"]
 StopReason: TypeAlias = Literal["precise", "decided", "time", "rounds", "cancelled"]
 
-# The SM clock is steady when it stays within this share over the window before.
+# The SM clock is steady if it stays within this share over the preceding window.
 _STEADY_SHARE = 0.01
 _STEADY_WINDOW_S: Mapping[Mode, float] = {"burst": 0.25, "sustained": 3.0}
-_STEADY_TEMPERATURE_C = 1  # over the window; sustained only
+_STEADY_TEMPERATURE_C = 1  # maximum change over the window; sustained mode only
 _WARM_UP_CAP_S: Mapping[Mode, float] = {"burst": 2.0, "sustained": 30.0}
-# Between bursts the GPU rests as long as the round took, up to this: power and heat do not build
-# up, and the clock does not fall to idle either.
+# In burst mode, the GPU rests after each round for as long as the round took, up to this: heat does
+# not build up, and the clock does not fall to idle.
 _MAX_REST_S = 0.02
-# Repeated tests find a difference by chance: each comes this much later than the one before, and a
-# pair ends the run early only when it is decided with this confidence.
+# Repeated tests eventually find a difference by chance. Therefore each test comes later than the
+# previous one by this factor, and a pair can end the run early only if it is decided with this
+# confidence.
 _LOOK_GROWTH = 1.25
 _LOOK_CONFIDENCE = 0.998
 
 
 class TimedDevice(Protocol):
-    """The interface of a device for the sampler. `candidate` is a name that the device knows."""
+    """Interface between a device and the sampler. `candidate` is a name that the device knows."""
 
     def placements(self, candidate: str) -> int:
-        """How many placements a candidate has: buffers, graphs and copies of its own each.
+        """Return how many placements (own buffers, graphs and copies) a candidate has.
 
         The incumbent's first half serves its first runs, the second half its second runs.
         """
         ...
 
     def time_once(self, candidate: str, kind: LatencyKind, placement: int = 0) -> float:
-        """Take one sample: µs of one launch (or of one call, end to end)."""
+        """Take one sample: the µs of one launch (or of one call, end to end)."""
         ...
 
     def state(self) -> GpuState:
-        """Clocks, power, temperature and throttling right now. Called after every sample."""
+        """Return clocks, power, temperature and throttling at this moment. Called after every
+        sample."""
         ...
 
     def now_s(self) -> float:
-        """A clock that only goes forward."""
+        """Return a monotonic clock, in seconds."""
         ...
 
     def rest(self, seconds: float) -> None:
@@ -260,14 +263,14 @@ class TimedDevice(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SamplerSettings:
-    """How to measure. The first of `kinds` is the one that the stopping rule looks at."""
+    """How to measure. The stopping rule applies to the first of `kinds`."""
 
-    mode: Mode = "burst"  # "sustained": hot and back to back, as a loaded server runs
+    mode: Mode = "burst"  # "sustained": back to back, as on a loaded server
     kinds: tuple[LatencyKind, ...] = ("device_warm", "device_cold")
     min_rounds: int = 30
     max_half_width: float = 0.005  # of the 95 % interval of every median, as a share
     max_s: float = 15.0
-    max_rounds: int | None = None  # for a first impression; None: the other rules alone
+    max_rounds: int | None = None  # for a quick result; None: only the other stopping rules
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -302,11 +305,11 @@ class SamplingRun:
 
     @property
     def throttled(self) -> str:
-        """Why the run is THROTTLED, in one sentence; empty when it is not."""
+        """Return why the run is THROTTLED, in one sentence; empty if it is not."""
         return self.table.throttled
 
     def latency(self, candidate: str, kind: LatencyKind) -> Latency | None:
-        """Median, 95 % interval and samples; None when there is no sample at all."""
+        """Return the median, 95 % interval and samples; None without any sample."""
         times = self.table.times_us(candidate, kind)
         if times.size == 0:
             return None
@@ -317,14 +320,14 @@ class SamplingRun:
         return sampled_latency(tuple(times.tolist()), kind, how)
 
     def comparison(self, candidate: str, kind: LatencyKind | None = None) -> Comparison:
-        """The candidate beside the incumbent; of the first kind when none is named."""
+        """Compare the candidate with the incumbent; the first kind by default."""
         return self.table.compare(candidate, self.incumbent, kind or self.settings.kinds[0])
 
 
 def sampled_latency(
     samples_us: tuple[float, ...], kind: LatencyKind, how: str, origin: Origin = "measured"
 ) -> Latency:
-    """Median and 95 % interval of the samples. `how` says how they were taken."""
+    """Return the median and 95 % interval of samples. `how` says how they were taken."""
     interval = median_interval(samples_us)
     return Latency(
         origin=origin,
@@ -348,13 +351,13 @@ def run_rounds(
     """Measure the candidates (baselines are candidates too) beside the incumbent.
 
     Args:
-        on_round: gets the samples of every finished round.
-        should_stop: asked before every sample; True ends the run with what there is.
+        on_round: called with the samples of every finished round.
+        should_stop: called before every sample; True ends the run, which keeps its samples so far.
 
     Returns:
-        The run; it stops when every median is known to ±0.5 %, when all pairs are decided, or when
-        the time is up, and says which. A run on a throttled GPU is marked so and still has its
-        samples.
+        The run. It stops when every median is known to ±0.5 %, when all pairs are decided, or when
+        the time is up; `stop_reason` says which. A run on a throttled GPU is marked as such and
+        keeps its samples.
     """
     others = tuple(dict.fromkeys(c for c in candidates if c != incumbent))
     settings, on_round = settings or SamplerSettings(), on_round or (lambda _: None)
@@ -396,7 +399,7 @@ class _Run:
         )
 
     def _sample(self, start: float) -> tuple[StopReason, str]:
-        """Rounds until one of the rules ends them: which, and its sentence."""
+        """Take rounds until a stopping rule applies; return the rule and its sentence."""
         settings = self.settings
         next_look = settings.min_rounds
         while True:
@@ -415,11 +418,12 @@ class _Run:
                 return "rounds", f"stopped after the {self.rounds} rounds asked for"
             if settings.mode == "burst":
                 self.device.rest(min(now - began, _MAX_REST_S))
-                # The first launch after a rest is slower than all others: its time is discarded.
+                # The first launch after a rest is slower than all others, so its time is discarded.
                 self.device.time_once(self.incumbent, settings.kinds[0])
 
     def _round(self) -> bool:
-        """Measure everything once, in shuffled order; False if the round was cut short."""
+        """Measure every candidate once, in shuffled order. Return False if the round was
+        interrupted."""
         before = len(self.samples)
         for slot in self.rng.permutation(len(self.slots)):
             candidate, twin = self.slots[slot]
@@ -445,7 +449,7 @@ class _Run:
         return True
 
     def _placement(self, candidate: str, *, twin: bool) -> int:
-        """The next one in turn."""
+        """Return the candidate's next placement."""
         count = self.device.placements(candidate)
         if candidate != self.incumbent or count == 1:
             return self.rounds % count
@@ -456,7 +460,7 @@ class _Run:
         return RoundTable(self.samples, self.incumbent, self.candidates, self.settings.kinds)
 
     def _enough(self) -> tuple[StopReason, str] | None:
-        """The stopping rule that holds now, or None."""
+        """Return the stopping rule that applies now, or None."""
         table, kind = self._table(), self.settings.kinds[0]
         verdicts = [
             table.compare(c, self.incumbent, kind, _LOOK_CONFIDENCE).verdict
@@ -471,12 +475,12 @@ class _Run:
         return None
 
     def _warm_up(self) -> WarmUp:
-        """Run everything in turn until the SM clock is steady, or the cap is reached."""
+        """Run all candidates in turn until the SM clock is steady or the time limit is reached."""
         mode, kind = self.settings.mode, self.settings.kinds[0]
         window_s, cap_s = _STEADY_WINDOW_S[mode], _WARM_UP_CAP_S[mode]
         readings: deque[tuple[float, GpuState]] = deque()
         start = now = self.device.now_s()
-        # The first launch of a candidate pays for loading it.
+        # A candidate's first launch also loads it.
         for candidate in (self.incumbent, *self.candidates):
             for placement in range(self.device.placements(candidate)):
                 for each in self.settings.kinds:
@@ -496,8 +500,8 @@ class _Run:
 
 
 def _is_steady(states: Sequence[GpuState], mode: Mode) -> bool:
-    """True if the clock (and the temperature, when sustained) stayed constant. Unknown values count
-    as constant."""
+    """Return True if the clock (in sustained mode also the temperature) stayed constant. Unknown
+    values count as constant."""
     clocks = [s.sm_clock_mhz for s in states if s.sm_clock_mhz is not None]
     if clocks and max(clocks) - min(clocks) > _STEADY_SHARE * max(clocks):
         return False

@@ -1,9 +1,9 @@
 """Measure kernels and baselines side by side on this machine's GPU, in one run of the sampler.
 
-What is timed is a graph of many launches, or calls from Python: a launch of 3 µs cannot be timed by
-itself, as events around it read 5 to 6 µs. So n launches go into a CUDA graph, events stand around
-its replay, and one sample is the replay's time over n. `engine.measure.sampler` decides who is
-timed when.
+A launch of 3 µs cannot be timed by itself, because events around it read 5 to 6 µs. Therefore n
+launches are captured in a CUDA graph, its replay is timed by events, and one sample is the replay's
+time divided by n. End-to-end samples time calls from Python. `engine.measure.sampler` decides the
+order of samples.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from engine.measure.statistics import MIN_SAMPLES
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
 
-# Events and the graph's start cost about 5 µs a replay: 0.13 % of this, shared by all launches.
+# Minimum time of a replay, so that the 5 µs of its start and events are at most 0.13 % of it.
 TARGET_REPLAY_US = 4_000.0
-# Nodes of one graph. Capturing costs about 7 µs a launch and memory for each node's arguments.
+# Maximum nodes of one graph: each costs about 7 µs to capture, and memory for its arguments.
 MAX_LAUNCHES = 8_192
-# After rotating through this many times the L2's size, nothing of the last round is left there.
+# Copies whose total size is this many times that of L2 leave nothing of the previous round in it.
 COLD_L2_MULTIPLE = 5
-# A memset of this many times the L2 leaves nothing of what was there.
+# A memset of this many times L2's size replaces its content.
 FLUSH_L2_MULTIPLE = 2
 
-# The clock has risen when the pilot got no faster over this much work; boards take up to half a
-# second from idle.
+# The clock has reached its maximum when the pilot gets no faster over this much work; from idle,
+# this takes boards up to half a second.
 SETTLED_US = 50_000.0
 MAX_PILOT_US = 1_000_000.0
 
@@ -51,11 +51,11 @@ _MAX_CALLS = 32
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """One graph; a sample is the time of one replay over its launches."""
+    """One graph. A sample is the time of one replay divided by the number of launches."""
 
     launches: int  # in the graph; launch i uses copy i % copies
     copies: int  # of Q, K, V and O
-    flush: bool  # write over the L2 before every replay
+    flush: bool  # overwrite L2 before every replay
 
     def __post_init__(self) -> None:
         if min(self.launches, self.copies) < 1:
@@ -64,7 +64,7 @@ class ReplayPlan:
             raise ValueError("every copy must be used equally often")
 
     def describe(self) -> str:
-        """How a sample was taken, for `Latency.reason`."""
+        """Return how a sample was taken, for `Latency.reason`."""
         if self.copies == 1:
             inputs = "on the same inputs"
         else:
@@ -75,28 +75,29 @@ class ReplayPlan:
 
 
 def pilot_launches(single_launch_us: float) -> int:
-    """Launches of the pilot graph, which finds the launch time that the plans start from.
+    """Return the number of launches in the pilot graph, which estimates the launch time for the
+    plans.
 
-    `single_launch_us` is read by events around one launch and is several µs too long.
+    `single_launch_us` is measured by events around one launch, which adds several µs.
     """
     return _clamp(ceil(_PILOT_US / single_launch_us), 1, _MAX_PILOT_LAUNCHES)
 
 
 def plan_warm(launch_us: float) -> ReplayPlan:
-    """Every launch reuses one copy, so what fits stays in L2."""
+    """Return a plan in which every launch reuses one copy, so data that fit stay in L2."""
     return ReplayPlan(_clamp(ceil(TARGET_REPLAY_US / launch_us), 1, MAX_LAUNCHES), 1, flush=False)
 
 
 def plan_cold(launch_us: float, copy_bytes: int, l2_bytes: int, free_bytes: int) -> ReplayPlan:
-    """No launch finds its inputs in L2.
+    """Return a plan in which no launch finds its inputs in L2.
 
-    Copies rotate through at least five times the L2. Where that would take too many of them (a tiny
-    problem on a large L2) or more than half the free memory, each copy is used once a replay, and
-    the L2 is written over before it.
+    Launches rotate through copies of at least five times L2's size. If that needs too many copies
+    (a tiny problem on a large L2) or more than half of the free memory, each copy is used once per
+    replay, and L2 is overwritten before every replay.
 
     Args:
         copy_bytes: device memory of one copy of Q, K, V and O.
-        free_bytes: device memory there is for copies; the first is always there.
+        free_bytes: free device memory for copies; the first copy exists already.
     """
     affordable = _clamp(free_bytes // 2 // copy_bytes, 1, MAX_LAUNCHES)
     wanted = ceil(COLD_L2_MULTIPLE * l2_bytes / copy_bytes)
@@ -110,7 +111,7 @@ def plan_cold(launch_us: float, copy_bytes: int, l2_bytes: int, free_bytes: int)
 
 
 def call_count(call_us: float) -> int:
-    """Calls of one end-to-end sample, which is their mean."""
+    """Return the number of calls in one end-to-end sample, which is their mean."""
     return _clamp(int(_CALLS_US / call_us), 1, _MAX_CALLS)
 
 
@@ -124,48 +125,48 @@ Replay: TypeAlias = Callable[[], float]
 class Launchable(Protocol):
     """Something on a GPU that is launched over copies of its Q, K, V and O.
 
-    Errors are raised as by the library; `failed` converts them to a sentence.
+    Errors of the library are raised unchanged; `failed` converts them.
     """
 
     @property
     def copy_bytes(self) -> int:
-        """Device memory of one copy."""
+        """Return the device memory of one copy."""
         ...
 
     @property
     def l2_bytes(self) -> int: ...
 
     def free_bytes(self) -> int:
-        """Device memory there is for more copies."""
+        """Return the free device memory for more copies."""
         ...
 
     def make_copies(self, count: int) -> None:
-        """Have this many copies in all."""
+        """Allocate copies until there are `count`."""
         ...
 
     def once_us(self) -> float:
-        """Device time between events around one launch on the first copy."""
+        """Return the device time between events around one launch on the first copy, in µs."""
         ...
 
     def graph(self, launches: int, copies: int) -> Replay:
         """Capture launches, the i-th on copy i % copies. Calling the result replays them once and
-        gives the device time in µs."""
+        returns the device time in µs."""
         ...
 
     def flush_l2(self, size: int) -> None:
-        """Queue writing over `size` bytes of other memory."""
+        """Queue an overwrite of `size` bytes of other memory."""
         ...
 
     def call_us(self, calls: int) -> float:
-        """Host wall time of one launch on the first copy, waited for, as a user's code would; the
-        mean of so many."""
+        """Return the mean host wall time of synchronous launches on the first copy, as in a user's
+        code, in µs."""
         ...
 
     def verify(self) -> None:
         """Check the output of all those launches.
 
         Raises:
-            MeasureError: it is not the output of a single launch.
+            MeasureError: it differs from the output of a single launch.
         """
         ...
 
@@ -176,13 +177,13 @@ class Launchable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """One subject with its graphs."""
+    """A subject with its captured graphs."""
 
     subject: Launchable
-    settle: Replay  # one launch, so that a warm sample finds in L2 what a launch leaves there
+    settle: Replay  # one launch before a warm sample, to fill L2 as a launch does
     warm: Replay
     warm_plan: ReplayPlan
-    cold: Replay | None  # None where no cold sample is wanted
+    cold: Replay | None  # None if no cold samples are taken
     cold_plan: ReplayPlan | None
     calls: int
 
@@ -191,8 +192,8 @@ class ReplayDevice:
     """This machine's GPU for the sampler. Satisfies `engine.measure.sampler.TimedDevice`.
 
     Args:
-        read_state: what NVML says now.
-        kinds: the samples that will be taken; nothing is prepared for others.
+        read_state: reads the GPU's state through NVML.
+        kinds: kinds of samples to prepare for.
     """
 
     def __init__(
@@ -203,13 +204,14 @@ class ReplayDevice:
         self._ready: dict[str, list[_Ready]] = {}
 
     def add(self, name: str, subject: Launchable, memory_share: float = 1.0) -> None:
-        """Estimate the launch time and capture the graphs; called again for each further placement.
+        """Estimate the launch time and capture the graphs of one placement; call once for each
+        placement.
 
         Args:
-            memory_share: of the free device memory, for its copies.
+            memory_share: share of the free device memory that its copies may use.
 
         Raises:
-            MeasureError: it cannot be launched, or not in a graph.
+            MeasureError: it cannot be launched, or not captured in a graph.
         """
         placements = self._ready.get(name, [])
         first = placements[0] if placements else None
@@ -257,7 +259,8 @@ class ReplayDevice:
         """Check the output of a subject's launches.
 
         Raises:
-            MeasureError: only single launches are right, so that the measured time is meaningless.
+            MeasureError: outputs of repeated launches are wrong, so the measured time is
+                meaningless.
         """
         for ready in self._ready[name]:
             try:
@@ -266,7 +269,7 @@ class ReplayDevice:
                 raise ready.subject.failed(error) from error
 
     def describe(self, candidate: str, kind: LatencyKind) -> str:
-        """How one sample of this kind is taken."""
+        """Return how one sample of this kind is taken."""
         ready = self._ready[candidate][0]
         if kind == "device_warm":
             return ready.warm_plan.describe()
@@ -280,8 +283,8 @@ class ReplayDevice:
 def _prepare(
     subject: Launchable, first: _Ready | None, memory_share: float, *, cold: bool
 ) -> _Ready:
-    """Graphs of the same sizes as the first placement's, where there is one."""
-    subject.call_us(1)  # loads the kernel: neither capture nor events should see that
+    """Capture the graphs, with the sizes of the first placement's if there is one."""
+    subject.call_us(1)  # load the kernel before capture and timing
     cold_plan, cold_graph = None, None
     if first is not None:
         warm_plan, cold_plan = first.warm_plan, first.cold_plan
@@ -308,10 +311,10 @@ def _prepare(
 
 
 def _pilot_us(subject: Launchable) -> float:
-    """Device time of one launch, once the GPU has left its idle clocks.
+    """Return the device time of one launch after the GPU has left its idle clocks, in µs.
 
-    At those a launch takes several times as long, and graphs sized by it would be as much too
-    small. So the pilot is replayed until it gets no faster.
+    At idle clocks a launch takes several times as long, which would make the graphs too small.
+    Therefore the pilot graph is replayed until it gets no faster.
     """
     launches = pilot_launches(subject.once_us())
     pilot = subject.graph(launches, 1)
@@ -342,25 +345,25 @@ def _sample(ready: _Ready, kind: LatencyKind) -> float:
     return ready.subject.call_us(ready.calls)
 
 
-# Of a single evaluation, and of the points of a search, which are many and mostly lose.
+# FULL is for single evaluations, QUICK for the many points of a search.
 FULL = SamplerSettings(kinds=ALL_KINDS)
 QUICK = SamplerSettings(kinds=("device_warm",), min_rounds=10, max_s=2.0)
 
 
-# Of one subject in a group: half of them are the incumbent's first runs', half the second runs'.
+# Placements of one subject; the incumbent uses half for its first and half for its second runs.
 PLACEMENTS = 6
 
 
 class TimingGroup:
-    """Kernels and baselines that are timed in one run, by name.
+    """Kernels and baselines to time in one run, by name.
 
-    A context manager; leaving it frees their device memory. `failures` gives the reason for each
-    that cannot be timed.
+    A context manager, which frees their device memory at its end. `failures` has the reason for
+    each subject that cannot be timed.
 
     Args:
-        kinds: those that runs may ask for; copies and graphs for others are not made.
-        placements: in how many places of memory each is measured, in turn. One is enough for times
-            that are not compared.
+        kinds: kinds of samples to prepare copies and graphs for.
+        placements: number of memory placements of each subject, used in turn. One is enough for
+            times that are not compared.
     """
 
     def __init__(
@@ -386,11 +389,10 @@ class TimingGroup:
         return tuple(self._names)
 
     def add(self, name: str, open_one: Callable[[], AbstractContextManager[Launchable]]) -> bool:
-        """Prepare a subject for timing; False if that failed, with the reason in `failures`.
+        """Prepare a subject for timing. Return False if that failed; `failures` has the reason.
 
         Args:
-            open_one: called once for each placement. Where memory allows no more of them, those
-                that there are rotate.
+            open_one: called once for each placement, as long as memory suffices.
         """
         try:
             self._open(name, open_one)
@@ -402,7 +404,7 @@ class TimingGroup:
             while self.device.placements(name) < self._placements and self.device.has_room(name):
                 self._open(name, open_one)
         except AttuneError:
-            pass  # other errors than a lack of memory show in the run
+            pass  # errors other than a lack of memory show in the run
         return True
 
     def _open(self, name: str, open_one: Callable[[], AbstractContextManager[Launchable]]) -> None:
@@ -419,14 +421,15 @@ class TimingGroup:
         on_round: Callable[[Sequence[Sample]], None] | None = None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> SamplingRun:
-        """Measure all (or only `candidates`) beside the incumbent, which runs twice a round.
+        """Measure all subjects (or only `candidates`) beside the incumbent, which runs twice a
+        round.
 
-        One whose many launches give another output than a single launch is in `failures`
-        afterwards.
+        A subject whose repeated launches give another output than a single launch is then in
+        `failures`.
 
         Raises:
             MeasureError: the GPU failed.
-            ValueError: the settings ask for a kind that the group was not made for.
+            ValueError: the settings have a kind that the group was not prepared for.
         """
         if unprepared := set(settings.kinds) - set(self.device.kinds):
             raise ValueError(f"not prepared: {', '.join(sorted(unprepared))}")
@@ -440,7 +443,7 @@ class TimingGroup:
         return run
 
     def latencies(self, run: SamplingRun, name: str) -> tuple[Latency, ...]:
-        """One for every kind that was measured; none when it is in `failures`."""
+        """Return a latency for every measured kind; none if the subject is in `failures`."""
         if name in self.failures:
             return ()
         latencies = []
@@ -453,19 +456,19 @@ class TimingGroup:
                 how += _floor(run, kind) + _dropped(run, name, kind)
                 clocks = _clocks_mhz(run, name, kind)
                 if len(clocks) != len(latency.samples_us):
-                    clocks = ()  # not known for every sample
+                    clocks = ()  # only if known for every sample
                 latencies.append(replace(latency, reason=how, sm_clocks_mhz=clocks))
         return tuple(latencies)
 
 
 def _floor(run: SamplingRun, kind: LatencyKind) -> str:
-    """The noise floor from the A/A pair."""
+    """Return a sentence on the noise floor of the A/A pair."""
     floor = expm1(run.table.floor(kind))
     return f"; identical runs differ by up to {floor:.2%} here" if isfinite(floor) else ""
 
 
 def _taken(run: SamplingRun, name: str, kind: LatencyKind) -> list[tuple[Sample, str]]:
-    """The samples of one and why each was dropped, in the order of `RoundTable.times_us`."""
+    """Return a subject's samples with drop reasons, in the order of `RoundTable.times_us`."""
     taken = [
         (sample, why)
         for sample, why in zip(run.samples, run.table.dropped, strict=True)
@@ -475,7 +478,7 @@ def _taken(run: SamplingRun, name: str, kind: LatencyKind) -> list[tuple[Sample,
 
 
 def _clocks_mhz(run: SamplingRun, name: str, kind: LatencyKind) -> tuple[int, ...]:
-    """Of the samples that count, or of all where those are too few to count alone."""
+    """Return the SM clocks of the valid samples, or of all samples if too few are valid."""
     taken = _taken(run, name, kind)
     counted = [sample for sample, why in taken if not why]
     if len(counted) < MIN_SAMPLES:
@@ -490,7 +493,7 @@ def _dropped(run: SamplingRun, name: str, kind: LatencyKind) -> str:
     return f"; dropped {said}" if said else ""
 
 
-# Add times of the kernel and of baselines to an evaluation that passed.
+# Add the times of the kernel and of baselines to an evaluation that passed.
 
 
 def time_evaluation(
@@ -503,11 +506,11 @@ def time_evaluation(
     full: bool,
     settings: SamplerSettings | None = None,
 ) -> Evaluation:
-    """Measure a plan on the GPU, with the SDPA baselines in the same run when `full`.
+    """Measure a plan on the GPU, with the SDPA baselines in the same run if the effort is "full".
 
     Args:
         passed: the evaluation of this plan, with its verdict.
-        settings: how to measure; FULL or QUICK when not given.
+        settings: how to measure; FULL or QUICK by default.
 
     Raises:
         MeasureError: the kernel could not be timed.
@@ -532,16 +535,16 @@ def time_evaluation(
 def with_times(
     passed: Evaluation, group: TimingGroup, run: SamplingRun, name: str, baselines: Sequence[str]
 ) -> Evaluation:
-    """`passed` with the times of a run, its own and the baselines'.
+    """Return `passed` with the times of a run: the kernel's and the baselines'.
 
-    THROTTLED when the GPU slowed down too often; what was measured stays in it.
+    It is THROTTLED if the GPU slowed down too often, and then also has the times.
 
     Args:
         name: of this evaluation in the group.
-        baselines: names in the group; one that could not take part has its reason.
+        baselines: names in the group; those that failed are recorded with the reason.
 
     Raises:
-        MeasureError: it has no time.
+        MeasureError: the kernel has no time.
     """
     latencies = group.latencies(run, name)
     if not latencies:

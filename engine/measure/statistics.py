@@ -1,4 +1,5 @@
-"""Statistics of raw samples: distribution-free, because launch times are skewed and clustered."""
+"""Statistics of raw samples. They assume no distribution, because launch times are skewed and
+clustered."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from engine.base.schema import Stored
 
-# With fewer samples not even [minimum, maximum] covers the median with 95 %: 2 · 0.5⁶ < 0.05.
+# With fewer samples, not even [minimum, maximum] is a 95 % interval: 2 · 0.5⁶ < 0.05.
 MIN_SAMPLES = 6
 
 
@@ -27,20 +28,21 @@ class MedianInterval(Stored):
 
     @property
     def half_width(self) -> float:
-        """Half the interval's width as a share of the median (0.005 is ±0.5 %)."""
+        """Return half the interval's width as a share of the median (0.005: ±0.5 %)."""
         return (self.high - self.low) / 2 / self.median
 
 
 def median_interval(
     samples: Sequence[float] | npt.NDArray[np.float64], confidence: float = 0.95
 ) -> MedianInterval:
-    """Median and exact binomial interval from order statistics (Conover, 1999, §3.2).
+    """Return the median and its exact binomial interval from order statistics (Conover, 1999,
+    §3.2).
 
-    The interval's ends are samples; it covers the true median with at least `confidence` whatever
-    the distribution. With too few samples for that it is [minimum, maximum].
+    The interval's ends are samples. It covers the true median with at least `confidence`, for any
+    distribution. With too few samples for that it is [minimum, maximum].
 
     Raises:
-        ValueError: no samples, or one that is not finite and positive, as times and ratios are.
+        ValueError: there are no samples, or one is not finite and positive.
     """
     values = np.asarray(samples, dtype=np.float64)
     if values.size == 0:
@@ -50,28 +52,27 @@ def median_interval(
     from scipy.stats import binom
 
     ordered = np.sort(values)
-    # P(fewer than `rank` of n samples lie below the median) ≤ (1 − confidence) / 2, at each end.
+    # P(fewer than `rank` of n samples are below the median) ≤ (1 − confidence) / 2, at each end.
     rank = max(1, int(binom.ppf((1 - confidence) / 2, values.size, 0.5)))
     return MedianInterval(float(np.median(values)), float(ordered[rank - 1]), float(ordered[-rank]))
 
 
-# Decide which of two kernels is faster: pure statistics, no device.
-#
-# Ratios are candidate / incumbent: below 1 the candidate is faster. The difference is looked at as
-# a log-ratio, so that "2 % faster" and "2 % slower" are the same distance from zero.
+# Decide which of two kernels is faster.
+# Ratios are candidate / incumbent: below 1, the candidate is faster. Differences are log-ratios, so
+# that "2 % faster" and "2 % slower" are equally far from zero.
 
 
 Times: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 
 CONFIDENCE = 0.95
-# Differences below this share are irrelevant, however well they are measured.
+# Differences below this share are irrelevant, however precisely they are measured.
 MIN_DIFFERENCE = 0.005
 # Identical kernels measured one after another, not in shuffled rounds, differ by 1 to 3 %.
 RUN_TO_RUN_FLOOR = 0.03
-# Of the placement floor. A placement does not change during a run, so unlike noise it is not
-# averaged away by more rounds, and chance decides once a run.
+# Confidence of the placement floor. A placement does not change during a run, so unlike noise its
+# effect does not average out over more rounds.
 PLACEMENT_CONFIDENCE = 0.98
-# Times that differ by a smaller share are the same tick of the timer.
+# Times that differ by a smaller share are the same reading of the timer.
 _SAME_TICK = 1e-6
 
 
@@ -93,28 +94,28 @@ class Comparison:
     low: float  # 95 % confidence interval of the ratio
     high: float
     floor: float  # share by which identical kernels seem to differ here (0.008 is 0.8 %)
-    pairs: int  # rounds in which both were measured; the smaller sample where they are not paired
+    pairs: int  # rounds in which both were measured; unpaired: the size of the smaller sample
     reason: str
 
     @property
     def speedup(self) -> float:
-        """Incumbent time / candidate time."""
+        """Return the incumbent's time / the candidate's."""
         return 1 / self.ratio
 
 
 def decide(
     log_ratio_low: float, log_ratio_high: float, aa_floor: float, *, log_ratio: float
 ) -> Verdict:
-    """The rule.
+    """Return the verdict on a log-ratio.
 
-    FASTER or SLOWER when the interval excludes 0 and the difference exceeds max(0.5 %, A/A floor);
-    SAME when the interval lies within ±0.5 %; else UNDECIDED.
+    FASTER or SLOWER if the interval excludes 0 and the difference exceeds max(0.5 %, A/A floor);
+    SAME if the interval lies within ±0.5 %; else UNDECIDED.
 
     Args:
         log_ratio_low: lower end of the 95 % interval of ln(candidate / incumbent).
         log_ratio_high: its upper end.
-        aa_floor: |ln ratio| that two runs of the same kernel show.
-        log_ratio: the median itself.
+        aa_floor: |ln ratio| between two runs of the same kernel.
+        log_ratio: the median.
     """
     smallest = math.log1p(MIN_DIFFERENCE)
     if (log_ratio_low > 0 or log_ratio_high < 0) and abs(log_ratio) > max(smallest, aa_floor):
@@ -125,10 +126,11 @@ def decide(
 
 
 def aa_floor(first_us: Times, second_us: Times) -> float:
-    """How far two runs of one kernel may seem apart: |ln ratio|, the far end of its 95 % interval.
+    """Return how far two runs of one kernel may seem to differ: the far end of the 95 % interval of
+    |ln ratio|.
 
-    The far end and not the median: with few rounds even the floor is known only roughly. Infinite
-    when there are too few pairs to say so much.
+    Not the median, because with few rounds the floor itself is uncertain. Infinite if there are too
+    few pairs for an interval.
 
     Args:
         first_us: times of the incumbent by round, NaN where a sample was dropped.
@@ -146,20 +148,21 @@ def placement_floor(
     placements: npt.NDArray[np.int64],
     sides: Sequence[int],
 ) -> float:
-    """How far the placement of buffers alone may set two identical kernels apart: |ln ratio|.
+    """Return how far the placement of buffers alone may make two identical kernels differ: |ln
+    ratio|.
 
-    A t interval whose units are placements: what a round's subjects have in common (the clock) is
-    taken out, each placement of a subject gives one median, and the medians' scatter within
-    subjects is pooled. Noise that is left in the medians widens it as it should.
+    A t interval over placements: each round's common effect (the clock) is subtracted, each
+    placement of a subject gives one median, and the variance of medians within subjects is pooled.
+    Remaining noise of the medians widens the interval accordingly.
 
     Args:
         log_times: ln time by (subject, round), NaN where there is none.
         placements: of the same shape.
-        sides: in how many placements each of the two that are compared ran.
+        sides: number of placements of each of the two compared subjects.
 
     Returns:
-        `RUN_TO_RUN_FLOOR` where some subject has a single placement, as kernels in one place each
-        cannot be told from their places.
+        `RUN_TO_RUN_FLOOR` if a subject has a single placement, because then the effects of kernel
+        and placement cannot be separated.
     """
     complete = ~np.isnan(log_times).any(axis=0)
     times, where = log_times[:, complete], placements[:, complete]
@@ -172,7 +175,7 @@ def placement_floor(
         return math.log1p(RUN_TO_RUN_FLOOR)
     from scipy.stats import t
 
-    # Taking out the rounds' means takes one subject's worth of freedom with it.
+    # Subtracting the rounds' means costs the degrees of freedom of one subject.
     freedom = sum(len(each) - 1 for each in medians) * (subjects - 1) / subjects
     variance = sum(float(np.var(each)) * len(each) for each in medians) / freedom
     quantile = float(t.ppf((1 + PLACEMENT_CONFIDENCE) / 2, freedom))
@@ -180,10 +183,10 @@ def placement_floor(
 
 
 def timer_step(*times_us: Times) -> float:
-    """The timer's step as a share of the times: the smallest difference that occurs.
+    """Return the timer's step relative to the times: the smallest difference that occurs.
 
-    Infinite where all times of one are equal, as a step of any size could do that. Without a coarse
-    timer the noise itself leaves differences far below what a verdict is about.
+    Infinite if all times of a subject are equal, because the step is then unknown. With a fine
+    timer, noise alone causes differences far below those that matter for a verdict.
     """
     steps = []
     for times in times_us:
@@ -202,7 +205,7 @@ def paired_verdict(
     """Compare candidate b with incumbent a, from rounds in which both ran.
 
     Args:
-        a_us: the incumbent's time in every round, NaN where there is none.
+        a_us: the incumbent's time in every round; NaN if missing.
         b_us: the candidate's, likewise.
         floor: of the same rounds, from `aa_floor`.
 
@@ -243,11 +246,11 @@ def interval_verdict(
     """Compare b with a by the 95 % intervals of their medians.
 
     The interval of the ratio comes from those of both sides (Zou & Donner, 2008, Statistics in
-    Medicine 27:1693). It knows the noise within the runs only; what differs between runs (clocks,
-    memory placement) is `floor`, a |ln ratio|.
+    Medicine 27:1693). It includes only noise within the runs; differences between runs (clocks,
+    memory placement) are given as `floor`, a |ln ratio|.
 
     Args:
-        samples: how many the smaller side has, for the sentence; 0 when unknown.
+        samples: size of the smaller sample, for the sentence; 0: unknown.
     """
     a_median, a_low, a_high = _logs(a)
     b_median, b_low, b_high = _logs(b)

@@ -1,9 +1,9 @@
 """Guess the grid of a kernel from its use of `blockIdx`. Nothing is compiled.
 
-For a source that comes without its launch, as that of a CuPy `RawKernel` does. What the body
-computes of `blockIdx.x` is read as a sum of products: what it is multiplied by tells rows (a
-tile's size, or nothing), heads (the length of a sequence) and batch (that and the heads) apart, as
-do what it is divided by, what it is compared with and what it is called.
+For a source without its launch, such as that of a CuPy `RawKernel`. Expressions of `blockIdx.x` in
+the body are read as sums of products. Its factors tell whether an axis counts rows (a tile's size,
+or none), heads (the sequence length) or batches (sequence length and heads); so do its divisors,
+the value that it is compared with, and the names of variables.
 """
 
 from __future__ import annotations
@@ -75,12 +75,13 @@ _WHOLE: Final = "batch * num_heads * seqlen"
 
 @dataclass
 class _Axis:
-    """What a body makes of one index of its CTA."""
+    """How a kernel's body uses one axis of `blockIdx`."""
 
     names: list[list[str]] = field(default_factory=list)  # words of the variables that hold it
-    scalars: list[_Term] = field(default_factory=list)  # what it is multiplied by in a number
-    addresses: list[_Term] = field(default_factory=list)  # in an address or an index
-    divided_by: set[str] = field(default_factory=set)  # sizes; empty text for what is none
+    scalars: list[_Term] = field(default_factory=list)  # its factors in numbers
+    addresses: list[_Term] = field(default_factory=list)  # its factors in addresses and indices
+    # its divisors as sizes; an empty text for others
+    divided_by: set[str] = field(default_factory=set)
     bound: str = ""  # the formula that it is compared with
 
 
@@ -88,26 +89,27 @@ class BlockIndices:
     """What a kernel's body implies about its launch."""
 
     def __init__(self, body: str, constants: Mapping[str, int]) -> None:
-        """Of a body without comments and the numbers that its file gives to names."""
+        """Take the kernel's body, without comments, and the values of the constants that its file
+        defines."""
         self._constants = constants
-        self._texts: dict[str, str] = {}  # of the body's own variables, the first definition
+        self._texts: dict[str, str] = {}  # the first definition of each local variable
         self._known: dict[str, list[_Term]] = {}
-        self._depth = 0  # of variables in variables, while one is looked at
+        self._depth = 0  # nesting depth while variables are resolved
         self._axes = {axis: _Axis() for axis in "xyz" if re.search(rf"blockIdx\.{axis}\b", body)}
         self._body = _MEMBER.sub("", _BUILT_IN.sub(r"\1_\2", _CAST.sub("", body)))
         self._read()
 
     @property
     def used(self) -> str:
-        """The axes of `blockIdx` that the body reads, such as `xy`."""
+        """Return the axes of `blockIdx` that the body reads, such as `xy`."""
         return "".join(self._axes)
 
     def threads(self) -> tuple[int, ...] | None:
-        """Threads of a CTA in x, and in y where that is used; None where the body does not tell.
+        """Return the threads of a CTA in x, and in y if that is used; None if the body does not
+        determine them.
 
-        A loop from one thread's index in steps of a number has that many threads. An array in
-        shared memory that each thread has one element of has as many, and the size of
-        a tile of rows that each thread takes one of is theirs.
+        Their number is the step of a loop that starts at `threadIdx.x`, or the length of a shared
+        array with one element per thread, or the rows of a tile with one row per thread.
         """
         alone = "threadIdx_y" not in self._body
         if (
@@ -140,13 +142,15 @@ class BlockIndices:
         return (max(known),) if known else None
 
     def number(self, text: str) -> int | None:
-        """The value of a text of numbers and the file's constants; None where it is none."""
+        """Return the value of an expression of numbers and the file's constants; None if it has
+        none."""
         return self._number(text, ())
 
     def shared(self) -> str:
-        """Formula of the bytes of dynamic shared memory; empty where the body does not tell.
+        """Return the formula of the bytes of dynamic shared memory; empty if the body does not
+        determine it.
 
-        It does where each index is a variable that a loop ends at a size of the problem.
+        It does if each index into it is the variable of a loop up to a size of the problem.
         """
         declared = re.search(r"\bextern\s+__shared__\s+(float|int)\s+(\w+)\s*\[\s*\]", self._body)
         if declared is None:
@@ -165,11 +169,11 @@ class BlockIndices:
         return f"{ends.pop()} * 4"
 
     def ends_at_own_row(self) -> bool:
-        """Whether a loop ends with the row that the CTA or thread has, `j <= row`, or leaves out or
-        masks what is behind it, `if (j > row) break`.
+        """Return True if a loop over keys ends at the CTA's or thread's own row, `j <= row`, or
+        skips or masks keys after it, `if (j > row) break`: a causal mask.
 
-        A row is a variable that is computed of an index of CTAs, and called one or compared with a
-        sequence's length.
+        A row is a variable that is computed from `blockIdx`, and is named like one or compared with
+        a sequence's length.
         """
         ends = {match[2] or match[3] for match in _UP_TO.finditer(self._body)}
         ends |= {match[1] or match[2] for match in _BEYOND.finditer(self._body)}
@@ -190,10 +194,10 @@ class BlockIndices:
         )
 
     def grid(self, threads: Sequence[str]) -> tuple[str, str, str] | None:
-        """Formulas of the grid; None where the body does not tell.
+        """Return the formulas of the grid; None if the body does not determine it.
 
         Args:
-            threads: of a CTA in x, y and z, as far as they are used; what is no number is unknown.
+            threads: of a CTA in x, y and z, as far as used; a text that is not a number is unknown.
         """
         if not self._axes:
             return None
@@ -212,10 +216,11 @@ class BlockIndices:
             formulas[axis] = formula
         return formulas["x"], formulas["y"], formulas["z"]
 
-    # ---- what it counts ----
+    # ---- what an axis counts ----
 
     def _role(self, axis: _Axis) -> str | None:
-        """batch, batch_head, row, or sequences: heads, of all batches where no axis has those."""
+        """Return what an axis counts: "batch", "batch_head", "row", or "sequences" (heads; of all
+        batches if no axis counts batches). None if unclear."""
         for words in axis.names:
             if {"bh", "hb"} & set(words) or (has_word(words, "batch") and has_word(words, "head")):
                 return "batch_head"
@@ -243,26 +248,27 @@ class BlockIndices:
         return "row" if terms or axis.names or axis.bound else None
 
     def _rows(self, axis: _Axis, threads: Sequence[str]) -> str | None:
-        """Formula of the CTAs along an axis of rows."""
+        """Return the formula of the CTAs along an axis that counts rows."""
         tile = self._tile(axis, threads)
         if tile is None:
             return None
         count = axis.bound or ("seqlen" if len(self._axes) > 1 else "")
         if "seqlen" in axis.divided_by:
             count = _WHOLE
-        if not count:  # the heads are in the same index, in a way that was not understood
+        if not count:  # the axis also counts heads in an unknown way
             return None
         if tile == 1:
             return count
         return f"ceil_div({count}, {tile})"
 
     def _tile(self, axis: _Axis, threads: Sequence[str]) -> int | None:
-        """Rows of a CTA: what each product has in common, but for the numbers of a row."""
+        """Return the rows of a CTA: the factors that all products have in common, without row
+        lengths."""
         common: Counter[str] | None = None
         for terms, is_address in ((axis.scalars, False), (axis.addresses, True)):
             for term in terms:
                 factors = [f for f in term if not size_named(f) and "stride" not in f]
-                if is_address and len(factors) == len(term):  # a row's length as a number
+                if is_address and len(factors) == len(term):  # one factor is a row's length
                     plain = [f for f in factors if f.isdigit()]
                     known = [f for f in plain if f in self._lengths()]
                     for length in (known or plain)[:1]:
@@ -281,11 +287,11 @@ class BlockIndices:
         return product // divisor or None
 
     def _lengths(self) -> set[str]:
-        """Numbers that rows of a whole sequence are multiplied by in an address."""
+        """Return the row lengths: numbers that multiply rows of a sequence in addresses."""
         terms = [term for axis in self._axes.values() for term in axis.addresses]
         return {f for t in terms if "seqlen" in map(size_named, t) for f in t if f.isdigit()}
 
-    # ---- reading ----
+    # ---- reading the body ----
 
     def _read(self) -> None:
         statements = re.split(r"[;{}]", self._body)[:_MOST_STATEMENTS]
@@ -301,16 +307,16 @@ class BlockIndices:
             elif moved := _MOVED.match(plain):
                 found.append(("", moved["by"], True))
         for name, text, is_address in found:
-            self._note(text, is_address=is_address, name=name)
+            self._record(text, is_address=is_address, name=name)
         for match in _SUBSCRIPT.finditer(self._body):
-            self._note(match[1], is_address=True)
+            self._record(match[1], is_address=True)
         for match in _COMPARED.finditer(self._body):
             if bound := _formula_of(match["right"]):
                 for axis in self._axes_of(self._terms_of(match["left"])):
                     self._axes[axis].bound = self._axes[axis].bound or bound
 
-    def _note(self, text: str, *, is_address: bool, name: str = "") -> None:
-        """What one expression makes of the indices."""
+    def _record(self, text: str, *, is_address: bool, name: str = "") -> None:
+        """Record the factors and names of the indices in one expression."""
         terms = self._terms_of(text)
         for axis in self._axes_of(terms):
             if name and terms == [(f"blockIdx_{axis}",)]:
@@ -328,14 +334,15 @@ class BlockIndices:
                 yield axis
 
     def _names_of(self, built_in: str) -> str:
-        """A pattern of an index and of the variables that hold it alone."""
+        """Return a pattern for an index and the variables that are equal to it."""
         holds = re.compile(rf"\s*{built_in}\s*")
         return "|".join(
             [built_in, *(n for n, text in self._texts.items() if holds.fullmatch(text))]
         )
 
     def _terms_of(self, text: str) -> list[_Term]:
-        """A sum of products, variables that depend on an index replaced; none of other text."""
+        """Return the terms of a sum of products, with variables that depend on an index replaced;
+        empty for other text."""
         node = _parsed(text)
         return self._terms(node) if node is not None else []
 
@@ -362,11 +369,12 @@ class BlockIndices:
         return [(ast.unparse(node),)]
 
     def _terms_of_name(self, name: str) -> list[_Term]:
-        """Those of what a variable was first given, where that depends on an index."""
+        """Return the terms of a variable's first value if it depends on an index, else the
+        variable."""
         if name not in self._known:
             if self._depth == _MAX_DEPTH:
                 return [(name,)]
-            self._known[name] = [(name,)]  # while it is looked at
+            self._known[name] = [(name,)]  # ends recursion
             self._depth += 1
             terms = self._terms_of(self._texts.get(name, ""))
             if any(self._axes_of(terms)):
@@ -375,7 +383,7 @@ class BlockIndices:
         return self._known[name]
 
     def _number(self, text: str, threads: Sequence[str], depth: int = 0) -> int | None:
-        """The value of a text; None where it is none."""
+        """Return the value of an expression; None if it has none."""
         node = _parsed(text)
         return self._value(node, threads, depth) if node is not None else None
 
@@ -414,7 +422,7 @@ _OPERATIONS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
 
 @functools.lru_cache(maxsize=512)
 def _parsed(text: str) -> ast.expr | None:
-    """An expression of C that Python writes alike; None of any other."""
+    """Parse an expression that C and Python write alike; None for others."""
     plain = _SUFFIX.sub(r"\1", " ".join(text.split()))
     if not plain or len(plain) > 500:
         return None
@@ -425,7 +433,7 @@ def _parsed(text: str) -> ast.expr | None:
 
 
 def _formula_of(text: str) -> str:
-    """A product of sizes as a formula; empty where a factor is none."""
+    """Return a product of sizes as a formula; empty if a factor is not a size."""
     factors = [factor.strip(" ()") for factor in text.split("*")]
     sizes = [size_named(factor) for factor in factors]
     if not all(sizes) or any(is_head_dim(joined_words(factor)) for factor in factors):

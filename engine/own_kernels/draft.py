@@ -151,16 +151,16 @@ def _text(value: str) -> str:
 
 
 def _formula(value: str) -> str:
-    """A formula as TOML: a number or a list as it is, any other text in quotes."""
+    """Return a formula as TOML: numbers and lists unchanged, other text in quotes."""
     plain = value.strip()
     return plain if plain.isdigit() or plain.startswith("[") else _text(plain)
 
 
-_MOST_PARAMETERS = 512  # of 8 bytes, 4 KiB: what a launch carries everywhere
+_MOST_PARAMETERS = 512  # of 8 bytes: 4 KiB, the limit of a launch on every GPU
 
 
 def draft_block(text: str, path: Path) -> str:
-    """A block to paste into a source.
+    """Return a description block to paste into a source.
 
     Raises:
         InvalidKernel: the source has no kernel, one of FP8 tensors, or one of too many parameters.
@@ -200,7 +200,7 @@ def draft_of(text: str, kernel: Signature) -> Draft:
     scratch: dict[str, str] = {}
     for line in "\n".join([first.scratch, *(draft.scratch for draft in later)]).splitlines():
         name = line.partition(" ")[0]
-        # What one pass leaves for the next begins as nothing.
+        # A buffer that one pass writes for the next needs no initial value.
         scratch[name] = _FILL.sub('fill = "poison"', line) if name in scratch else line
     passed = {one.name for one in sequence}
     return replace(
@@ -211,7 +211,7 @@ def draft_of(text: str, kernel: Signature) -> Draft:
         causal=max(
             (first.causal, *(d.causal for d in later)), key=lambda masks: (len(masks), masks)
         ),
-        adds_to_out=False,  # what several passes leave in O is theirs to begin
+        adds_to_out=False,  # several passes initialize O themselves
         layout="bs3hd" if "bs3hd" in {first.layout, *(d.layout for d in later)} else first.layout,
     )
 
@@ -219,9 +219,9 @@ def draft_of(text: str, kernel: Signature) -> Draft:
 def in_sequence(text: str, kernels: Sequence[Signature]) -> tuple[Signature, ...]:
     """Return the kernels that together compute attention, in launch order.
 
-    One alone where it takes Q, K, V and O, and no buffer of another one, unless that takes all four
-    as well: two versions of a kernel do not follow each other. Otherwise those that the host code
-    launches, if together they take all four, and else the first of the file.
+    A single kernel, if it takes Q, K, V and O and shares no buffer with a launched kernel that
+    takes fewer of them (two that take all four are versions of one kernel). Else the kernels that
+    the host code launches, if together they take all four; else the first of the file.
     """
     guesses = {kernel.name: _Guess(text, kernel) for kernel in kernels}
     taken = {name: guess.tensors() for name, guess in guesses.items()}
@@ -246,7 +246,7 @@ class _Guess:
         self.text = text
         self.kernel = kernel
         self.scratch: dict[str, str] = {}  # lines of the table, by name
-        self.told: set[str] = set()
+        self.parameterized: set[str] = set()
         self.is_sure = True
         self.launch = _launch_of(text, kernel)
         self.launch = _launch_of(with_sizes_named(text, kernel.parameters, self._layout()), kernel)
@@ -258,7 +258,7 @@ class _Guess:
         return BlockIndices(self.kernel.body, numbers)
 
     def tensors(self) -> set[str]:
-        """Which of Q, K, V and O it takes."""
+        """Return which of Q, K, V and O the kernel takes."""
         names = {self._pointer(p).strip('"') for p in pointers_of(self.kernel.parameters)}
         return (names | set("qkv") if PACKED in names else names) & set(TENSORS)
 
@@ -306,15 +306,15 @@ class _Guess:
         key = joined_words(parameter.name)
         if parameter.type in ("typename", "class"):
             if key in _ELEMENT_NAMES or not key:
-                self.told.add("element_type")
+                self.parameterized.add("element_type")
                 return "{element_type}"
             self.is_sure = False
             return "float" if re.search("acc|float", key) else parameter.name
         if key in SIZES["causal"].split():
-            self.told.add("causal")
+            self.parameterized.add("causal")
             return "{causal}"
         if is_head_dim(key):
-            self.told.add("head_dim")
+            self.parameterized.add("head_dim")
             return "{head_dim}"
         if literal:
             return literal
@@ -334,7 +334,7 @@ class _Guess:
 
     def _accessor(self, accessor: Accessor) -> str:
         if re.search(rf"\.size\s*\(\s*{accessor.axes - 1}\s*\)", self.kernel.body):
-            self.told.add("head_dim")
+            self.parameterized.add("head_dim")
         pointer = self._pointer(accessor.pointer)
         items = [pointer, *accessor.fields(pointer.strip('"'), self._layout())]
         inner = ",\n    ".join(items)
@@ -348,7 +348,7 @@ class _Guess:
         name = tensor_named(given)
         if name and name not in {tensor_named(words_of_pointer(p)) for p in self.kernel.parameters}:
             return f'"{name}"'
-        # FlashAttention's L holds m + log(l); where there is an m beside it, it is the sum alone.
+        # FlashAttention's L is m + log(l); beside an m, it is only the sum l.
         names = {p.name.lower() for p in self.kernel.parameters}
         if words == ["l"] and "m" not in names and re.search(r"\blog2?f?\s*\(", self.kernel.body):
             return '"lse"'
@@ -370,7 +370,7 @@ class _Guess:
         return f'"{name}"'
 
     def _host_name(self, parameter: Parameter) -> str:
-        """What the host code calls the buffer that it gives for a parameter; empty if unknown."""
+        """Return the host code's name of the buffer passed for a parameter; empty if unknown."""
         names = [p.name for p in self.kernel.parameters]
         index = names.index(parameter.name) if parameter.name in names else len(names)
         return self.launch.args[index] if index < len(self.launch.args) else ""
@@ -382,14 +382,14 @@ class _Guess:
         return buffer_name(self._host_name(parameter)).split("_")
 
     def _fill(self, parameter: Parameter) -> str:
-        """What host code leaves in a buffer: −∞ for a running maximum, and zero."""
+        """Return the initial value of a buffer: −∞ for a running maximum, else zero."""
         if parameter.type == "float" and words_of(parameter.name) in (
             ["m"],
             ["max"],
             ["row", "max"],
         ):
             return 'fill = "-inf"'
-        # A counter that a kernel resets by itself is filled once.
+        # A counter is filled once, because the kernel resets it itself.
         is_sum = parameter.type in ("float", "double")
         return 'fill = "zero", each_launch = true' if is_sum else 'fill = "zero"'
 
@@ -399,12 +399,12 @@ class _Guess:
             inner = ",\n    ".join(self._argument(f, parameter.name) for f in fields)
             return f'{{name = "{parameter.name}", fields = [\n    {inner}]}}'
         ctype = _CTYPES.get(parameter.type, "int32")
-        # `row` of `q_strides` is what `q_strides_row` would be.
+        # `row` in the structure `q_strides` means the same as `q_strides_row`.
         name = f"{structure}_{parameter.name}" if "stride" in structure else parameter.name
         value = self._meaning(name, is_float=ctype.startswith("float"))
-        # Host code that says which size it gives knows better than a name that it may stand for.
+        # The size that the host code passes is more certain than a guess from the parameter's name.
         if value in SIZES and (given := self._launched(parameter)) in SIZES and given != value:
-            self.told.add(given)
+            self.parameterized.add(given)
             value = given
         plain = "float32" if value in ("softmax_scale", "softmax_scale_log2") else "int32"
         if value and ctype == plain and " " not in value:
@@ -414,7 +414,7 @@ class _Guess:
         return f'{{name = "{parameter.name}", ctype = "{ctype}", value = {formula}}}'
 
     def _launched(self, parameter: Parameter) -> str:
-        """The formula of what the host code gives; empty where it does not tell."""
+        """Return the formula of the value that the host code passes; empty if unknown."""
         index = next((i for i, p in enumerate(self.kernel.parameters) if p is parameter), -1)
         if not 0 <= index < len(self.launch.values):
             return ""
@@ -426,7 +426,7 @@ class _Guess:
         return self.launch.values[index]
 
     def _meaning(self, name: str, *, is_float: bool) -> str:
-        """The formula that a parameter's name stands for; empty where it is unknown."""
+        """Return the formula that a parameter's name stands for; empty if unknown."""
         key = joined_words(name)
         if is_float:
             if "log2" in key:
@@ -436,7 +436,7 @@ class _Guess:
             return stride_named(words_of(name))
         for formula, known in SIZES.items():
             if key in known.split():
-                self.told.add(formula)
+                self.parameterized.add(formula)
                 return formula
         return ""
 
@@ -449,12 +449,12 @@ class _Guess:
         known = launched[0] if launched else ""
         if known or (bound := self.indices.number(self.kernel.threads)):
             return known or str(bound)
-        told = self.indices.threads()
-        if told is None and "threadIdx.y" in self.kernel.body:
-            told = (32, self._constant(WARPS) or 4)
-        if told is not None and len(told) > 1:
-            return f"[{', '.join(map(str, told))}]"
-        return str(self._constant(THREADS) or (told[0] if told else 128))
+        guessed = self.indices.threads()
+        if guessed is None and "threadIdx.y" in self.kernel.body:
+            guessed = (32, self._constant(WARPS) or 4)
+        if guessed is not None and len(guessed) > 1:
+            return f"[{', '.join(map(str, guessed))}]"
+        return str(self._constant(THREADS) or (guessed[0] if guessed else 128))
 
     def _grid(self) -> tuple[str, str, str]:
         if self.launch.grid:
@@ -462,7 +462,7 @@ class _Guess:
             return x, y, z
         if understood := self.indices.grid(self._threads().strip("[]").split(", ")):
             return understood
-        # A thread per row, where a row's number is made of both indices.
+        # One thread per row, if the row's index is computed from blockIdx and threadIdx.
         of_thread = re.search(
             r"blockIdx\.([xyz])\s*\*\s*blockDim\.x\s*\+\s*threadIdx\.x", self.kernel.body
         )
@@ -482,16 +482,16 @@ class _Guess:
         return self.launch.smem_bytes or self.indices.shared() or "49152"
 
     def _constant(self, names: str) -> int | None:
-        """A number that the file gives one of these names."""
+        """Return the number that the file assigns to one of these names."""
         constants = _constants(self.text)
         return next(
             (int(number) for name, number in constants if joined_words(name) in names.split()), None
         )
 
-    # ---- what it takes ----
+    # ---- supported problems ----
 
     def _head_dims(self) -> tuple[int, ...]:
-        if self.told & {"head_dim"} or self._knows("head_dim", "HEAD_DIM"):
+        if self.parameterized & {"head_dim"} or self._knows("head_dim", "HEAD_DIM"):
             if chosen := chosen_head_dims(self.text, self.kernel, _constants(self.text)):
                 return chosen
             if any(number.isdigit() for number in self.kernel.launched_with):
@@ -506,14 +506,14 @@ class _Guess:
         pointed = {p.type for p in tensors}
         if pointed and pointed <= {"float", "float2", "float4"}:
             return ("float32",)
-        if "element_type" in self.told and "float" in self.kernel.launched_with:
+        if "element_type" in self.parameterized and "float" in self.kernel.launched_with:
             return ("float32",)
-        if "element_type" in self.told or "IS_BF16" in self.text:
+        if "element_type" in self.parameterized or "IS_BF16" in self.text:
             return _dispatched(self.text) or ("float16", "bfloat16")
         return ("bfloat16",) if pointed & _BF16 and not pointed & _FP16 else ("float16",)
 
     def _adds_to_out(self) -> bool:
-        """Whether O is read before, or with, what is stored to it."""
+        """Return True if the kernel reads O before it stores to it, or adds to it."""
         pointers = pointers_of(self.kernel.parameters)
         outs = [p.name for p in pointers if self._pointer(p) == '"out"']
         for name in map(re.escape, outs):
@@ -529,7 +529,8 @@ class _Guess:
             return (False, True)
         if re.search(r"autoregressive|causal mask", self.text):
             return (True,)
-        has_choice = re.search("causal", self.kernel.body, re.IGNORECASE)  # by a name of its own
+        # a switch with a name of its own
+        has_choice = re.search("causal", self.kernel.body, re.IGNORECASE)
         return (not has_choice and self.indices.ends_at_own_row(),)
 
     def _is_tensor(self, parameter: Parameter) -> bool:
@@ -546,18 +547,19 @@ class _Guess:
         return "bshd" if re.search(by_row, compact) or "bshd" in compact else "bhsd"
 
     def _knows(self, name: str, macro: str) -> bool:
-        return name in self.told or (
+        return name in self.parameterized or (
             re.search(rf"\b{macro}\b", self.text) is not None and self._keeps_macros()
         )
 
     def _keeps_macros(self) -> bool:
-        """Whether the usual macros do no harm: none is a name that the file gives itself."""
+        """Return True if the usual -D macros do no harm: the file declares none of their names."""
         own = r"(?:#[ \t]*define[ \t]+|\b(?:int|bool|auto|size_t|unsigned)\s+)"
         return not re.search(rf"{own}(?:HEAD_DIM|IS_CAUSAL|IS_BF16)\b", self.text)
 
 
 def _dispatched(text: str) -> tuple[Dtype, ...]:
-    """The formats for which PyTorch's macro makes a template; none without one."""
+    """Return the formats for which PyTorch's dispatch macro instantiates the kernel; empty without
+    one."""
     macro = _DISPATCH.search(text)
     if macro is None:
         return ()

@@ -8,18 +8,19 @@ from pathlib import Path
 from engine.machine_code.cubin import Cubin, Entry
 from engine.machine_code.cubin_files import read_cubin_file
 
-_POINTERS = ("q", "k", "v", "out")  # the order that most kernels take them in
+_POINTERS = ("q", "k", "v", "out")  # in the usual order
 _NUMBERS = ("seqlen", "softmax_scale")
 _POINTER_BYTES = 8
 
 
 def draft_of_cubin(path: Path) -> str:
-    """A description block for a file beside it. Raises InvalidCubin: it cannot be read."""
+    """Return a description block for a file beside the cubin. Raises InvalidCubin if it cannot be
+    read."""
     cubin = read_cubin_file(path)
     entry = next(iter(cubin.entries.values()))
     others = ", ".join(name for name in cubin.entries if name != entry.name)
     lines = (
-        f'cubin = "{path.name}"  # {_said(cubin)}; of several archs a list',
+        f'cubin = "{path.name}"  # {_arch_note(cubin)}; of several archs a list',
         "head_dims = [64]  # what it was compiled for",
         'dtypes = ["float16"]  # not in the file',
         "causal = [false]  # or [true], if the mask is compiled in: not in the file",
@@ -38,15 +39,16 @@ def draft_of_cubin(path: Path) -> str:
     return "\n".join(["/* attune", *lines, "*/"])
 
 
-def _said(cubin: Cubin) -> str:
+def _arch_note(cubin: Cubin) -> str:
     return f"compiled for {cubin.arch}"
 
 
 def _threads(entry: Entry) -> str:
     if entry.required_block is not None:
         return str(list(entry.required_block))
-    told = entry.max_threads < 1024
-    return f"{entry.max_threads if told else 128}{'' if told else '  # of a CTA: not in the file'}"
+    if entry.max_threads < 1024:
+        return str(entry.max_threads)
+    return "128  # of a CTA: not in the file"
 
 
 def _arguments(entry: Entry) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The kernels of a `.cu` file as their declarations show them. Nothing is compiled."""
+"""The kernels of a `.cu` file by their declarations, and their launches. Nothing is compiled."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ _NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*$")
 _TEMPLATE = re.compile(r"template\s*<(?P<parameters>[^{};]*)>\s*(?:extern\s*\"C\"\s*)?[^{};]*$")
 _NAMESPACE = re.compile(r"\bnamespace\s+(?P<name>[\w:]+)\s*\{|[{}]")
 _QUALIFIER = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|__grid_constant__|struct)\b")
-# What may go on to the end of a file is looked for in so many characters: a file is read in linear
-# time, whatever it holds.
+# Patterns have limited lengths, so that any file is parsed in linear time.
 _ALIAS = re.compile(r"\busing\s+(?P<new>\w+)\s*=(?P<old>[\w:\s*]{1,300});")
 _MACRO_TYPE = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(?P<new>\w+)"
@@ -26,14 +25,14 @@ _MACRO_TYPE = re.compile(
 _TYPEDEF = re.compile(r"\btypedef\s(?P<old>[\w:\s]{1,200}?[\s*]{1,20})(?P<new>\w+)\s*;")
 
 _MOST_KERNELS = 64
-_MOST_HEAD = 10_000  # characters of a template's parameters and what stands before a kernel
+_MOST_HEAD = 10_000  # characters of template parameters and attributes before a kernel
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One parameter of a kernel, of a template, or field of a structure."""
 
-    written: str  # as the source has it, on one line
+    written: str  # as in the source, on one line
     type: str  # without qualifiers and `*`, aliases resolved: `half`, `int64_t`, `typename`
     name: str
     is_pointer: bool
@@ -47,19 +46,19 @@ class Signature:
     name: str  # qualified by its namespaces
     parameters: tuple[Parameter, ...]
     template: tuple[Parameter, ...]
-    threads: str  # as __launch_bounds__ has them; empty without it
+    threads: str  # of __launch_bounds__; empty without it
     body: str  # without comments
     launched_with: tuple[str, ...]  # template arguments of a launch in the same file
 
 
 def without_comments(text: str) -> str:
-    """The text with blanks in the place of its comments."""
+    """Return the text with its comments replaced by blanks."""
     return _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
 
 
 @functools.lru_cache(maxsize=4)
 def kernels_of(text: str) -> tuple[Signature, ...]:
-    """The file's kernels that have a body, in its order; of the first 64."""
+    """Return the kernels with a body, in the file's order; at most the first 64."""
     code = without_comments(text)
     signatures: dict[str, Signature] = {}
     for start in itertools.islice(re.finditer(r"\b__global__\b", code), _MOST_KERNELS):
@@ -69,7 +68,7 @@ def kernels_of(text: str) -> tuple[Signature, ...]:
 
 
 def fields_of(text: str, structure: str) -> tuple[Parameter, ...]:
-    """The fields of a structure that the file defines, in order; none where it does not."""
+    """Return the fields of a structure in order; empty if the file does not define it."""
     code = _COMMENT.sub(" ", text)
     start = re.search(rf"\b(?:struct|class)\s+{re.escape(structure)}\b[^;{{]*\{{", code)
     if start is None:
@@ -136,7 +135,8 @@ def _namespaces(code: str, position: int) -> Iterator[str]:
 
 
 def closing(code: str, opening: int) -> int:
-    """The index behind the bracket that closes the one at `opening`; the end without one."""
+    """Return the index after the bracket that closes the one at `opening`; the end if there is
+    none."""
     pair = {"(": ")", "{": "}"}[code[opening]]
     depth = 0
     for match in re.finditer(rf"[{re.escape(code[opening] + pair)}]", code[opening:]):
@@ -147,7 +147,7 @@ def closing(code: str, opening: int) -> int:
 
 
 def split_list(text: str) -> list[str]:
-    """The parts of a text between commas outside brackets; none of an empty text."""
+    """Return the parts of a text between commas outside brackets; empty for an empty text."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([{<") - (character in ")]}>")
@@ -160,7 +160,7 @@ def split_list(text: str) -> list[str]:
 
 @functools.lru_cache(maxsize=4)
 def _aliases(code: str) -> Mapping[str, str]:
-    """What each other name of a type stands for."""
+    """Return the types that other names stand for."""
     return {
         m["new"]: _QUALIFIER.sub(" ", m["old"])
         for pattern in (_ALIAS, _TYPEDEF, _MACRO_TYPE)
@@ -184,11 +184,9 @@ def _parameter(written: str, code: str) -> Parameter:
     return Parameter(" ".join(written.split()), kind, name, bool(stars), bool(equals))
 
 
-# What a file's host code launches a kernel with, as formulas: `kernel<<<grid, block, bytes>>>`.
-#
-# Host code is not executed. Its expressions are read as far as they consist of numbers, of names
-# that the file declares with a value, and of names that are known to mean a size; what else there
-# is stays unknown.
+# The launch of a kernel in a file's host code, as formulas: `kernel<<<grid, block, bytes>>>`.
+# Host code is parsed, not executed. Expressions may consist of numbers, of names that the file
+# declares with a value, and of names that are known to mean a size; others are unknown.
 
 
 _INTEGER = r"(?:unsigned\s+int|unsigned|int|size_t|auto|long|u?int(?:32|64)_t)"
@@ -232,27 +230,30 @@ _MAX_DEPTH = 8
 
 @dataclass(frozen=True, slots=True)
 class HostLaunch:
-    """Formulas of one launch; empty where the file does not tell."""
+    """Formulas of one launch; empty if the file does not determine them."""
 
-    grid: tuple[str, ...] = ()  # three
-    threads: tuple[str, ...] = ()  # one for each axis that is used
+    grid: tuple[str, ...] = ()  # x, y, z
+    threads: tuple[str, ...] = ()  # of the used axes
     smem_bytes: str = ""
-    position: int = -1  # in the text, to see which launch comes first; -1: there is none
-    args: tuple[str, ...] = ()  # what the kernel is given, each a plain name or empty
-    values: tuple[str, ...] = ()  # and each as a formula, empty where it is none
-    strides: tuple[tuple[str, int] | None, ...] = ()  # and of which tensor and axis, `q.stride(0)`
-    allocated: Mapping[str, str] = field(default_factory=dict)  # elements by name, as a formula
+    position: int = -1  # in the text, which gives the order of launches; -1: no launch
+    args: tuple[str, ...] = ()  # each argument as a plain name; empty for other expressions
+    values: tuple[str, ...] = ()  # each argument as a formula; empty if unknown
+    # each argument as (tensor, axis), for `q.stride(0)`
+    strides: tuple[tuple[str, int] | None, ...] = ()
+    # formula of a buffer's elements, by its name
+    allocated: Mapping[str, str] = field(default_factory=dict)
 
 
 def host_launch_of(
     text: str, kernel: str, size_of: Callable[[str], str], usual: Callable[[str], str]
 ) -> HostLaunch:
-    """The first launch of a kernel in a file.
+    """Return the first launch of a kernel in a file.
 
     Args:
         kernel: its name, without namespaces.
-        size_of: the formula that a name stands for, as `seqlen` for `q_len`; empty if unknown.
-        usual: the number that such a name usually has, as `block_size`; the same.
+        size_of: returns the formula that a name stands for, such as `seqlen` for `q_len`; empty if
+            unknown.
+        usual: returns the number that a name such as `block_size` usually has; empty if unknown.
     """
     code = without_comments(text)
     names = [
@@ -282,7 +283,7 @@ def host_launch_of(
 
 
 def _arguments(code: str, position: int) -> list[str]:
-    """The arguments of a call whose opening parenthesis comes next."""
+    """Return the arguments of a call whose opening parenthesis is next."""
     opening = re.compile(r"\s*\(").match(code, position)
     if opening is None:
         return []
@@ -290,7 +291,8 @@ def _arguments(code: str, position: int) -> list[str]:
 
 
 def _plain_name(argument: str) -> str:
-    """`d_q`, `lse` of `lse.data_ptr<float>()`; empty where it is no name."""
+    """Return the name of a buffer: `d_q`, or `lse` for `lse.data_ptr<float>()`; empty for other
+    expressions."""
     match = _POINTER_OF.match(argument)
     return match["name"] if match else ""
 
@@ -300,7 +302,7 @@ class _Reader:
     code: str
     size_of: Callable[[str], str]
     usual: Callable[[str], str]
-    position: int  # of the launch: what is declared last before it is what it means
+    position: int  # of the launch; the last declaration before it counts
     scalars: dict[str, str] = field(default_factory=dict)
     dim3s: dict[str, list[str]] = field(default_factory=dict)
 
@@ -323,7 +325,7 @@ class _Reader:
         return [match[1] for match in [*reversed(found[:before]), *found[before:]]]
 
     def allocated(self) -> Iterator[tuple[str, str]]:
-        """(name, formula) of the elements of each buffer whose size can be read."""
+        """Yield (name, formula of its elements) of each buffer whose size is known."""
         for match in _MALLOC.finditer(self.code):
             address, *size = _arguments(self.code, match.end()) or [""]
             named = _ADDRESS.match(address)
@@ -332,7 +334,7 @@ class _Reader:
             sized = _SIZEOF.search(size[0])
             elements = _SIZEOF.sub("1", size[0])
             formula = self.formula(re.sub(r"\*\s*1\b|\b1\s*\*", "", elements).strip())
-            if not sized:  # a name that holds the bytes: of float, as a rule
+            if not sized:  # a variable with the number of bytes, usually of floats
                 formula = f"({formula}) // 4" if formula else ""
             if formula:
                 yield named["name"], formula
@@ -342,24 +344,24 @@ class _Reader:
                 yield match["name"], " * ".join(s if s.isidentifier() else f"({s})" for s in sizes)
 
     def stride(self, text: str) -> tuple[str, int] | None:
-        """The tensor and the axis of a stride; None of any other text."""
+        """Return tensor and axis of a stride; None for other text."""
         match = _STRIDE.fullmatch(_CAST.sub("", self.scalars.get(text, text)).strip())
         return (match["name"], int(match["axis"])) if match else None
 
     def dimensions(self, text: str) -> tuple[str, ...]:
-        """Three formulas of a `dim3` or a number; none where one of them is unknown."""
+        """Return the three formulas of a `dim3` or a number; empty if one of them is unknown."""
         written = re.match(r"dim3\s*[({](.*)[)}]$", text, re.DOTALL)
         items = split_list(written[1]) if written else self.dim3s.get(text, [text])
         formulas = tuple(map(self.formula, items))
         return (*formulas, *["1"] * (3 - len(formulas))) if all(formulas) else ()
 
     def formula(self, text: str, depth: int = 0) -> str:
-        """The text as a formula; empty where it holds what is unknown."""
+        """Return the text as a formula; empty if a part is unknown."""
         if depth > _MAX_DEPTH:
             return ""
-        if text in self.scalars:  # all of it, so without parentheses
+        if text in self.scalars:  # the whole text, so no parentheses are needed
             value = self.formula(self.scalars[text], depth + 1)
-            # A number is that of the file's own test, where the name means a size.
+            # If the name means a size, a number is only the value in the file's own test.
             return self.size_of(text) or value if value.isdigit() or not value else value
         text = _CEIL.sub(r"ceil_div(\g<a>, \g<b>)", text)
         text = _SIZEOF.sub(lambda m: _bytes_of(m["type"]), _CAST.sub("", text)).strip()

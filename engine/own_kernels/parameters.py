@@ -1,10 +1,10 @@
 """Guess the meaning of a kernel's parameters: tensors, sizes, strides, tiles, head dimensions.
 
-Names are compared with usual ones. PyTorch's `packed_accessor32` hands a tensor over by value, as a
-structure: the address, a size for each axis, then a stride for each axis. The head dimensions are
-those that the file's host code chooses among, which is not executed. Read are the launches of a
-kernel with D as a number, as in `attend<64><<<…>>>`, and else the cases of a `switch` over D and
-what D is compared with.
+Names are compared with usual ones. PyTorch's `packed_accessor32` passes a tensor by value, as a
+structure: the address, then a size and then a stride for each axis. The head dimensions are those
+for which the file's host code launches the kernel. It is parsed, not executed. Found are launches
+with D as a number, as in `attend<64><<<…>>>`; without any, the cases of a `switch` over D and
+comparisons with D.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _OF_HOST: Final = frozenset("d dev device h ptr gpu".split())
 
 
 def size_named(name: str) -> str:
-    """The formula of a size of the problem by its name; empty where it is none."""
+    """Return the formula of the problem's size with this name; empty if there is none."""
     key = joined_words(name)
     if is_head_dim(key):
         return "head_dim"
@@ -68,7 +68,8 @@ def size_named(name: str) -> str:
 
 
 def usual_number(name: str) -> str:
-    """The number that a tile, a CTA or its warps usually have; empty for any other name."""
+    """Return the usual number for the name of a tile, a CTA's threads or its warps; empty for other
+    names."""
     key = joined_words(name)
     known = ((ROWS, 64), (_KEYS, 64), (THREADS, 128), (WARPS, 4))
     return next((str(value) for names, value in known if key in names.split()), "")
@@ -89,25 +90,25 @@ def words_of(name: str) -> list[str]:
 
 
 def joined_words(name: str) -> str:
-    """The words as one; a leading k of constants (`kBlockM`) is dropped."""
+    """Return the words of a name joined; the leading k of constants (`kBlockM`) is dropped."""
     words = words_of(name)
     return "".join(words[1:] if len(words) > 1 and words[0] == "k" else words)
 
 
 def buffer_name(name: str) -> str:
-    """A buffer's name but for what says that it is the GPU's: `preatt` of `d_preatt`."""
+    """Return a buffer's name without prefixes that mark device memory: `preatt` for `d_preatt`."""
     words = words_of(name)
     return "_".join([word for word in words if word not in _OF_HOST] or words)
 
 
 def words_of_pointer(parameter: Parameter) -> list[str]:
-    """The words of a pointer's name, but for those that say that it is one."""
+    """Return the words of a pointer's name, without those that only mark a pointer."""
     words = words_of(parameter.name)
     return [word for word in words if word not in _DROPPED] or words
 
 
 def tensor_named(words: list[str]) -> str:
-    """The tensor that is called so; empty where none is."""
+    """Return the tensor with this name; empty if there is none."""
     return next((n for n, known in _POINTERS.items() if "".join(words) in known.split()), "")
 
 
@@ -118,7 +119,7 @@ def has_word(words: list[str], stem: str) -> bool:
 def stride_named(words: list[str]) -> str:
     """The formula of a stride named as in FlashAttention, PyTorch or Triton; empty if unclear.
 
-    Without a tensor's name (`stride_h`) it is one that all of them share: that of Q.
+    Without a tensor's name (`stride_h`), all tensors share the stride; Q's is returned.
     """
     rest = [word for word in words if word not in ("stride", "strides")]
     if len(rest) == 1 and len(rest[0]) == 2:
@@ -152,14 +153,16 @@ _SIZE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Accessor:
-    """`pointer` is its first member, as a parameter of its own; `index` the type of the others."""
+    """A parameter of an accessor type: `pointer` is its first member, written as a parameter;
+    `axes` the number of dimensions; `index` the type of sizes and strides."""
 
     pointer: Parameter
     axes: int
     index: str
 
     def fields(self, tensor: str, layout: str) -> list[str]:
-        """The items of a description's list of fields, behind the pointer.
+        """Return the sizes and strides, as items of a description's list of fields after the
+        pointer.
 
         Args:
             tensor: the name of the buffer in the description.
@@ -175,7 +178,7 @@ class Accessor:
 
 
 def accessor_of(parameter: Parameter) -> Accessor | None:
-    """What an accessor holds; None of any other type."""
+    """Return the accessor that a parameter is; None for other types."""
     match = _ACCESSOR.fullmatch(parameter.type)
     if match is None or parameter.is_pointer:
         return None
@@ -185,8 +188,8 @@ def accessor_of(parameter: Parameter) -> Accessor | None:
 
 
 def _axes(tensor: str, num_axes: int, layout: str) -> tuple[list[str], list[str]]:
-    """The sizes and the strides of a tensor's axes, as formulas; outer ones are taken together
-    where there are fewer than it has."""
+    """Return sizes and strides of a tensor's axes as formulas. An accessor with fewer axes than the
+    tensor has its outer axes merged."""
     kv = "_kv" if tensor in ("k", "v") else ""
     heads, rows = f"num_heads{kv}", f"seqlen{kv}"
     middle = [(rows, "row"), (heads, "head")] if layout == "bshd" else [
@@ -212,7 +215,7 @@ def _value(formula: str) -> str:
 
 
 def pointers_of(parameters: Sequence[Parameter]) -> list[Parameter]:
-    """The pointers among a kernel's parameters, those of accessors included."""
+    """Return the pointers among a kernel's parameters, including those of accessors."""
     accessors = map(accessor_of, parameters)
     return [
         accessor.pointer if accessor else parameter
@@ -222,10 +225,10 @@ def pointers_of(parameters: Sequence[Parameter]) -> list[Parameter]:
 
 
 def with_sizes_named(text: str, parameters: Sequence[Parameter], layout: str) -> str:
-    """The text with the formulas of sizes that it asks tensors for: `seqlen_kv` for `key.size(2)`.
+    """Return the text with sizes of tensors replaced by formulas: `seqlen_kv` for `key.size(2)`.
 
-    A tensor has as many axes as its accessor, else four. One that is asked for its first three
-    sizes and for no fourth may have three: it is left as it is.
+    A tensor has as many axes as its accessor, else four. If only its first three sizes are used, it
+    may have three axes and is left unchanged.
 
     Args:
         layout: the order of the axes, `bhsd` or `bshd`.
@@ -251,12 +254,12 @@ def with_sizes_named(text: str, parameters: Sequence[Parameter], layout: str) ->
     return _SIZE.sub(named, text)
 
 
-_MOST = 1024  # and the largest D of a description
+_MOST = 1024  # largest D, as in descriptions
 _SWITCH = re.compile(r"\bswitch\s*(?=\()")
 _CASE = re.compile(r"\bcase\s+(\d+)\s*:")
 _EQUALS = re.compile(r"\b(\w+)\s*==\s*(\d+)\b")
 _TOKEN = re.compile(r"\w+|\S")
-# `float acc[64]`, also behind a comma; `for (int d = 0; d < head_dim; …`
+# `float acc[64]`, also after a comma; `for (int d = 0; d < head_dim; …`
 _ARRAY = re.compile(
     r"(?P<before>\b(?:__shared__\s+)?(?:float|double|half|__half)\s[^;(){}]{0,200}?)"
     r"\b(?P<name>\w+)\s*\[\s*(?P<length>\w+)\s*\]"
@@ -267,22 +270,22 @@ _LAST_AXIS = re.compile(r"\bsizes?\s*\(\s*(?:3|-1)\s*\)\s*$")  # `q.size(3)`
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    start: int  # of what stands between <<< and >>>
+    start: int  # position of the text between <<< and >>>
     how: str
     others: tuple[str, ...]  # template arguments that are not D
-    dims: tuple[int, ...]  # the numbers that D may be here
+    dims: tuple[int, ...]  # possible values of D
 
     def differs_at(self, other: _Launch) -> set[int] | None:
-        """Where this one says its D and the other one its own, as places among the words of `how`;
-        None where they differ in more than D."""
+        """Return the positions among the tokens of `how` at which two launches differ because of D;
+        None if they differ in more than D."""
         mine, its = self.words(), other.words()
         if self.others != other.others or len(mine) != len(its):
             return None
-        places = {i for i, (a, b) in enumerate(zip(mine, its, strict=True)) if a[0] != b[0]}
+        positions = {i for i, (a, b) in enumerate(zip(mine, its, strict=True)) if a[0] != b[0]}
         is_dim = len(self.dims) == len(other.dims) == 1 and all(
-            (mine[i][0], its[i][0]) == (str(self.dims[0]), str(other.dims[0])) for i in places
+            (mine[i][0], its[i][0]) == (str(self.dims[0]), str(other.dims[0])) for i in positions
         )
-        return places if is_dim or not places else None
+        return positions if is_dim or not positions else None
 
     def words(self) -> list[re.Match[str]]:
         return list(_TOKEN.finditer(self.how))
@@ -291,10 +294,10 @@ class _Launch:
 def chosen_head_dims(
     text: str, kernel: Signature, constants: Sequence[tuple[str, str]]
 ) -> tuple[int, ...]:
-    """Ascending; none where the host code does not tell.
+    """Return the head dimensions, ascending; empty if the host code does not determine them.
 
-    Of launches that differ in more than D only those that are like the first one count: a
-    description has one launch for all.
+    Launches that differ from the first one in more than D are ignored, because a description has
+    one launch for all.
     """
     if launches := _launches(text, kernel, constants):
         same = [one for one in launches if launches[0].differs_at(one) is not None]
@@ -306,8 +309,8 @@ def chosen_head_dims(
 
 
 def most_head_dim(kernel: Signature, constants: Sequence[tuple[str, str]]) -> int:
-    """The largest D for which a thread's own arrays are long enough: 64 of `float acc[64]` where a
-    loop over D indexes it. 1024 where none tells."""
+    """Return the largest D for which a thread's local arrays are long enough: 64 for `float
+    acc[64]` if a loop over D indexes it. 1024 if no array limits it."""
     lengths = {}
     for match in _ARRAY.finditer(kernel.body):
         numbers = [number for name, number in constants if name == match["length"]]
@@ -323,22 +326,22 @@ def most_head_dim(kernel: Signature, constants: Sequence[tuple[str, str]]) -> in
 
 
 def with_head_dim_named(text: str, kernel: Signature, constants: Sequence[tuple[str, str]]) -> str:
-    """The text with `head_dim` for the number in the first launch, where others have theirs."""
+    """Return the text with `head_dim` for the numbers in its first launch that stand for D."""
     launches = _launches(text, kernel, constants)
     if not launches:
         return text
     first = launches[0]
-    places = set().union(*(first.differs_at(one) or () for one in launches))
+    positions = set().union(*(first.differs_at(one) or () for one in launches))
     code = without_comments(text)
-    for place in sorted(places, reverse=True):
-        word = first.words()[place]
+    for position in sorted(positions, reverse=True):
+        word = first.words()[position]
         start, end = first.start + word.start(), first.start + word.end()
         code = f"{code[:start]}head_dim{code[end:]}"
-    return code if places else text
+    return code if positions else text
 
 
 def _launches(text: str, kernel: Signature, constants: Sequence[tuple[str, str]]) -> list[_Launch]:
-    """Those that give D as a number, or as a name that the file gives one."""
+    """Return the launches that give D as a number or as a constant of the file."""
     index = next(
         (i for i, p in enumerate(kernel.template) if is_head_dim(joined_words(p.name))), None
     )

@@ -179,7 +179,7 @@ def runs_on_gpu(request: EvaluationRequest) -> bool:
 
 
 def target_device(gpu: str | None) -> DeviceSpec | None:
-    """The GPU of this name, or this machine's; None where it has none. Raises UnknownName."""
+    """Return the GPU with this name, or this machine's; None without one. Raises UnknownName."""
     return _device(gpu)[0]
 
 

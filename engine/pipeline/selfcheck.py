@@ -100,7 +100,7 @@ def versions() -> str:
 
 
 def gpu_compiler(device: DeviceSpec) -> str:
-    """Every variant of the ladder that the GPU can run, by NVRTC."""
+    """Compile every variant of the ladder that the GPU can run with NVRTC."""
     name = toolchain().name
     has = device.compute_capability
     compiled = []
@@ -124,7 +124,7 @@ def host_compiler() -> str:
 
 
 def cpu_execution(device: DeviceSpec) -> str:
-    """The first variant, compiled for the host, executed and compared with the reference."""
+    """Compile the first variant for the host, execute it and compare it with the reference."""
     find_toolchain()
     request = EvaluationRequest(LADDER[0].id, PROBLEM, gpu=device.name, backend="cpu")
     evaluation = evaluate(request).evaluation
@@ -137,7 +137,7 @@ def cpu_execution(device: DeviceSpec) -> str:
 
 
 def browser() -> str:
-    """Needed by the browser tests alone; the app opens in any."""
+    """Look for a browser, which only the browser tests need; the app opens in any."""
     names = (os.environ.get("ATTUNE_CHROMIUM"), *_BROWSERS)
     if not any(name and shutil.which(name) for name in names):
         raise ToolMissing(
@@ -149,7 +149,7 @@ def browser() -> str:
 
 # Checks on the GPU: a launch, guard zones, the occupancy model, NVML.
 
-MAX_READING_MS = 0.2  # longer, the clock that is read is no more that of the sample
+MAX_READING_MS = 0.2  # above this, the clock may be read after the sample has ended
 _READINGS = 200
 
 
@@ -165,7 +165,7 @@ def driver() -> str:
 
 
 def launch(backend: CudaBackend) -> str:
-    """The first variant, on the GPU, compared with the reference."""
+    """Launch the first variant on the GPU and compare it with the reference."""
     checked(backend, plan := first_plan())
     return f"{plan.variant} was launched and agrees with the float64 reference."
 
@@ -175,7 +175,7 @@ def first_plan() -> LaunchPlan:
 
 
 def checked(backend: CudaBackend, plan: LaunchPlan) -> Correctness:
-    """The verdict on a plan that must pass. Raises CheckFailed."""
+    """Return the verdict on a plan that must pass. Raises CheckFailed."""
     inputs = make_inputs(plan.problem)
     result = backend.run(plan, inputs, RunOptions())
     if result.status is not Status.PASSED:
@@ -188,7 +188,8 @@ def checked(backend: CudaBackend, plan: LaunchPlan) -> Correctness:
 
 @contextmanager
 def small_plan(body: str) -> Iterator[LaunchPlan]:
-    """`k(q, out)` with this body, in one CTA of 32 threads on a problem of 16 rows of 32."""
+    """Yield the plan of a kernel `k(q, out)` with this body, in one CTA of 32 threads, on a problem
+    of 16 rows of 32."""
     source = f'extern "C" __global__ void k(unsigned short* q, unsigned short* out) {{ {body} }}\n'
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "k.cu"
@@ -205,7 +206,7 @@ def small_plan(body: str) -> Iterator[LaunchPlan]:
 
 
 def guard_zones(backend: CudaBackend) -> str:
-    """A write behind the output must be noticed, and one inside of it must not."""
+    """Check that a write past the end of the output is detected and a write inside it is not."""
     inside = _run(backend, "out[threadIdx.x] = 1;")
     behind = _run(backend, "if (threadIdx.x == 0) out[16 * 32] = 1;")
     if not inside.guards_intact or behind.guards_intact:
@@ -226,7 +227,7 @@ def _run(backend: CudaBackend, body: str) -> RunResult:
 
 
 def occupancy_model(backend: CudaBackend, variants: Iterable[Variant] = LADDER) -> str:
-    """CTAs per SM of each variant's default config: the model beside the driver."""
+    """Compare CTAs per SM of each variant's default config by the model and by the driver."""
     calls = backend.calls
     number = int(calls.arch.removeprefix("sm_"))
     has = (number // 10, number % 10)
@@ -266,7 +267,7 @@ def occupancy_model(backend: CudaBackend, variants: Iterable[Variant] = LADDER) 
 
 
 def nvml_readings() -> str:
-    """Clock and throttle reasons are there, and quick to read."""
+    """Check that NVML gives clock and throttle reasons, and quickly."""
     with gpu_states() as read:
         state = read()
         if state.sm_clock_mhz is None:
@@ -299,7 +300,7 @@ MAX_FLOOR = 0.02
 
 
 def graph_timing(backend: CudaBackend) -> str:
-    """Twice the launches take twice the time, once that of an empty graph is taken off."""
+    """Check that twice the launches take twice the time, without the time of an empty graph."""
     calls = backend.calls
     with small_plan("") as plan:
         compiled = compile_plan(plan, calls.arch)
@@ -338,7 +339,7 @@ def graph_timing(backend: CudaBackend) -> str:
 
 
 def aa_floor(backend: CudaBackend) -> str:
-    """The difference measured between identical runs."""
+    """Measure the difference between identical runs."""
     if backend.is_software:
         raise ToolMissing(SOFTWARE_TIMES)
     plan = first_plan()
@@ -366,7 +367,7 @@ def aa_floor(backend: CudaBackend) -> str:
 
 
 def sdpa_backends() -> str:
-    """Which of PyTorch's attention backends take part as baselines."""
+    """List PyTorch's attention backends that work as baselines."""
     require_torch_on_gpu()
     inputs = make_inputs(PROBLEM)
     with gpu_states() as read, TimingGroup(read, QUICK.kinds, placements=1) as group:
@@ -381,14 +382,14 @@ def sdpa_backends() -> str:
 
 # All checks in order.
 
-DEFAULT_GPU = "L4"  # what is compiled for where there is no GPU and none is named
+DEFAULT_GPU = "L4"  # target without a local GPU or a named one
 
 
 def selfcheck(gpu: str | None = None) -> Iterator[CheckResult]:
-    """Results as they come; the slowest checks take seconds.
+    """Yield the results one by one; the slowest checks take seconds.
 
     Args:
-        gpu: what to compile for; this machine's GPU where not given.
+        gpu: target of the compilers; this machine's GPU by default.
 
     Raises:
         UnknownName: `gpu` is not in the table.
@@ -411,7 +412,7 @@ def _target(gpu: str | None) -> DeviceSpec:
 
 
 def _on_gpu() -> Iterator[CheckResult]:
-    """Every check is listed, whether there is a GPU or not."""
+    """Yield the checks on a GPU; without one, each is listed with the reason."""
     from engine.backends.cuda import CudaBackend, why_not_cuda
     from engine.measure.device_lock import gpu_lock
 

@@ -359,7 +359,7 @@ def device_at(
 def device_of_plan(
     device: DeviceSpec, word: str | None, variant: Variant, plan: LaunchPlan
 ) -> DeviceSpec:
-    """`device_at` for a variant's launches."""
+    """Return `device_at` for a variant's launches."""
     if word is None or given_clock(word) is not None or word == BOOST:
         return device_at(device, word, (), tuple)
     analyses = analyse_plan(plan, device.arch)

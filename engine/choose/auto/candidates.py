@@ -45,8 +45,8 @@ def own_rungs(device: DeviceSpec, direction: Direction = "forward") -> list[Vari
 
 
 def out_of_reach(device: DeviceSpec) -> str:
-    """Return a sentence on instructions that only this architecture has and no rung uses; empty
-    if there are none."""
+    """Return a sentence on instructions that only this architecture has and that no rung uses;
+    empty if there are none."""
     own = own_instructions(device)
     if not own or own_rungs(device):
         return ""
@@ -74,7 +74,7 @@ class Row:
     variant: str
     config: Mapping[str, int]
     us: float
-    beside: str  # the fastest other variant; empty if no other supports the class
+    beside: str  # the second-fastest variant; empty if no other supports the class
     beside_us: float
 
     def distance(self, problem: Problem, heads: float) -> float:

@@ -50,7 +50,7 @@ class NextPoint:
 
 
 def candidates(last: int, recommended: int) -> IntArray:
-    """Batches that are looked at: evenly spaced as logarithms, and the recommended one."""
+    """Return the batches to compare: evenly spaced logarithmically, plus the recommended one."""
     end = min(last, _FARTHEST * recommended)
     spaced = np.geomspace(1, end, _MOST_CANDIDATES).astype(np.int64)
     return np.unique(np.append(spaced, recommended))
@@ -65,14 +65,15 @@ def measure_next(
     recommended: int,
     curve: CtaCurve | None = None,
 ) -> NextPoint | None:
-    """The batch that narrows the recommended one's latency and its share of the plateau most.
+    """Return the batch whose measurement most narrows the recommended batch's latency and its share
+    of the plateau.
 
     Args:
-        launches: the candidates; `recommended` and the largest batch are among them.
+        launches: those of the candidates, including `recommended` and the largest batch.
         resident: CTAs per SM of each, `[passes, n]`.
 
     Returns:
-        None where no point would narrow it noticeably.
+        None if no point would narrow it noticeably.
     """
     parameters, covariance = priors(variant, curve)
     if calibration is not None:
@@ -81,7 +82,7 @@ def measure_next(
     log_total = log_total_of(variant, launches, resident, machine, curve)
     effect = sensitivity(log_total, log_parameters(parameters))
     at = int(np.flatnonzero(launches.batch == recommended)[0])
-    # The figures to narrow: the latency there, and its ratio to the largest batch's.
+    # The figures to narrow: latency of the recommended batch, and its ratio to the largest batch's.
     goals = np.stack([effect[at], effect[at] - effect[-1]])
     spread = np.einsum("gi,ij,gj->g", goals, covariance, goals)
     along = covariance @ effect.T  # [parameters, candidates]
@@ -106,12 +107,12 @@ def measure_next(
     )
 
 
-# Predicted against measured: difference and verdict, point by point.
+# Measured points beside their predictions, with the difference of each.
 
 
-# Wider than this, an interval that holds a value says little for the model.
+# An interval wider than this factor says little, even if it contains the value.
 _WIDE = 2.0
-_GOAL_INSIDE = 0.8  # of the measured values inside the 90 % intervals
+_GOAL_INSIDE = 0.8  # share of the measured values inside the 90 % intervals
 _WORTH = {
     False: "narrow enough to distinguish a good model from a poor one.",
     True: "so wide that lying inside means little; see the differences below.",
@@ -131,13 +132,13 @@ class ValidationRow:
 
     @property
     def name(self) -> str:
-        """`B1 H8 S128 D64`."""
+        """Return `B1 H8 S128 D64`."""
         p = self.problem
         return f"B{p.batch} {p.heads()} {p.lengths()} D{p.head_dim}"
 
     @property
     def difference(self) -> float:
-        """Predicted / measured − 1."""
+        """Return predicted / measured − 1."""
         return self.predicted_us / self.measured_us - 1
 
     @property
@@ -149,7 +150,7 @@ class ValidationRow:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """All rows, and how many of the measured values the 90 % intervals held."""
+    """All rows, and how many measured values lie inside the 90 % intervals."""
 
     rows: tuple[ValidationRow, ...]
     inside: int
@@ -160,12 +161,13 @@ class Validation:
 
     @property
     def is_worth_something(self) -> bool:
-        """Whether most values are inside, and the intervals narrow enough for that to mean much."""
+        """Return True if most values are inside, and the intervals narrow enough for that to
+        matter."""
         return self.share_inside >= _GOAL_INSIDE and self.width <= _WIDE
 
     @property
     def width(self) -> float:
-        """The median width of the intervals, high end over low end."""
+        """Return the median width of the intervals, high end divided by low end."""
         return median(row.high_us / row.low_us for row in self.rows)
 
     @property
@@ -187,10 +189,10 @@ def validate(
 ) -> Validation:
     """Predict each measured point and compare.
 
-    A calibration on the same points proves nothing; `engine.model.calibrate.leave_one_out` does.
+    A calibration on the same points validates nothing; `engine.model.calibrate.leave_one_out` does.
 
     Args:
-        simulated: by machine code, where all the points' kernels have simulated times.
+        simulated: predict by machine code if all points have simulated CTA times.
 
     Raises:
         InvalidProblem: as `engine.model.calibrate.prepare`.
@@ -218,7 +220,7 @@ def validate(
 
 
 def from_evaluations(evaluations: Iterable[Evaluation], kernel: Kernel) -> tuple[Measurement, ...]:
-    """The measured or recorded warm latencies of this kernel among them."""
+    """Return the kernel's measured and recorded warm latencies in these evaluations."""
     return tuple(
         Measurement(
             problem=e.problem,
