@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.attention.config import check_given, find_variant
 from engine.attention.evaluation import Latency, baseline_label
-from engine.attention.presets import BENCH_PROBLEMS
+from engine.attention.problem import BENCH_PROBLEMS
 from engine.base.errors import MeasureError, ToolMissing
 from engine.base.schema import encode
 from engine.base.table import Table

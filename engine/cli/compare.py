@@ -25,17 +25,19 @@ from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.sessions.compare import Differences, SessionComparison, compare_sessions, parse_pick
 from engine.sessions.compare import formats as output
 from engine.sessions.compare.formats import environment_table
-from engine.sessions.compare.missing_counts import count_sources, uncounted, with_counts
 from engine.sessions.compare.pairing import Pairing
 from engine.sessions.known_times import open_history
 from engine.sessions.lookup import open_session, open_sessions
 from engine.sessions.rerun import (
     Repeat,
+    count_sources,
     foreign_sources,
     label,
     plan_rerun,
     source_of,
     their_source,
+    uncounted,
+    with_counts,
 )
 from engine.sessions.session import make_error_map, make_snapshot, sources_of
 from engine.sessions.snapshot import Snapshot, Source

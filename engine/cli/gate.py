@@ -22,7 +22,7 @@ from engine.gate.commits import history_of, history_table
 from engine.gate.commits import to_dict as history_to_dict
 from engine.gate.judge import GateReport, KernelReport, Row, judge
 from engine.gate.trees import open_trees, working_tree
-from engine.versions.verdict_rules import LABELS, default_threshold, figure_text
+from engine.versions.figures import LABELS, default_threshold, figure_text
 
 
 @dataclass(frozen=True)

@@ -151,8 +151,7 @@ def problem_from(args: ProblemOptions, variant: Variant | None = None) -> Proble
     Raises:
         InvalidProblem, UnknownName: sizes out of range, no such preset.
     """
-    from engine.attention.presets import find_preset
-    from engine.attention.problem import Problem
+    from engine.attention.problem import Problem, find_preset
 
     base = Problem(1, 1, 128, 64) if args.preset is None else find_preset(args.preset).problem
     given: dict[str, Any] = {

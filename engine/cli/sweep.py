@@ -21,7 +21,7 @@ from engine.attention.config import (
     usual_causal,
     usual_dtype,
 )
-from engine.attention.presets import find_preset
+from engine.attention.problem import find_preset
 from engine.attention.tensors import NORMAL
 from engine.base.errors import ClusterError, InvalidProblem
 from engine.base.schema import encode

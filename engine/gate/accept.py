@@ -14,8 +14,7 @@ from engine.base.errors import UnknownName, unknown
 from engine.gate.judge import Work, do_work
 from engine.gate.settings import Budget, Settings, SettingsError, read_settings
 from engine.gate.trees import SETTINGS_NAME, Found, Tree, commit_file, find_kernels, settings_of
-from engine.versions.figures import Figures
-from engine.versions.verdict_rules import LABELS, figure_text
+from engine.versions.figures import LABELS, Figures, figure_text
 from engine.versions.workers import Failed, Workers
 
 _HEADER = re.compile(r"^\s*\[\[\s*budget\s*\]\]\s*(#.*)?$")

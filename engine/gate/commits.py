@@ -25,8 +25,7 @@ from engine.gate.trees import (
     source_diff,
     working_tree,
 )
-from engine.versions.figures import Answer
-from engine.versions.verdict_rules import Finding, compare_answers, figure_text
+from engine.versions.figures import Answer, Finding, compare_answers, figure_text
 from engine.versions.workers import Failed, Workers
 
 if TYPE_CHECKING:

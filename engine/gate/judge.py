@@ -23,13 +23,16 @@ from engine.gate.trees import (
     settings_of,
 )
 from engine.machine_code.native_library import build_all
-from engine.versions.figures import Answer, compile_fault, compiled_answer, variant_of
-from engine.versions.verdict_rules import (
+from engine.versions.figures import (
+    Answer,
     Finding,
     GateVerdict,
     compare_answers,
+    compile_fault,
+    compiled_answer,
     finding,
     measured_finding,
+    variant_of,
 )
 from engine.versions.workers import Failed, Workers
 from kernels.variant import Variant

@@ -13,10 +13,10 @@ from engine.attention.problem import Direction, Problem, parse_seqlens
 from engine.base.errors import AttuneError, BadInput
 from engine.devices import find_device
 from engine.gate.trees import SETTINGS_NAME, settings_of
-from engine.versions.figures import Figures
-from engine.versions.verdict_rules import (
+from engine.versions.figures import (
     COUNTED,
     LABELS,
+    Figures,
     Finding,
     GateVerdict,
     Thresholds,

@@ -22,7 +22,7 @@ from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.base.files import read_entry, write_entry
-from engine.base.newest import Newest
+from engine.base.memory import Newest
 from engine.cuda_source import CompileReport, cache_root
 from engine.devices.spec import DeviceSpec
 from engine.history.persistent import FIRST_ROWS, LATER_ROWS, PersistentCtas

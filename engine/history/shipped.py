@@ -1,6 +1,6 @@
 """Figures that ship with Attune: compiler reports and simulated times of the ladder's kernels.
 
-    attune variants --renew    writes them; see `engine.kernel_figures.renew`
+    attune variants --renew    writes them; see `engine.kernel_figures.rung`
 
 There is a file for each of some GPUs, so that pages with many kernels need not compile and simulate
 them. An entry's key is a hash of its inputs, so a kernel with another source, config, compiler or

@@ -20,7 +20,7 @@ from engine.history import History
 from engine.kernel_figures.rung import Rung
 from engine.model.kernel import Kernel
 from engine.own_kernels.registry import parent_of
-from engine.versions.verdict_rules import default_threshold, order_of
+from engine.versions.figures import default_threshold, order_of
 from kernels.ladder import LADDER
 from kernels.source_text import without_block
 from kernels.variant import Variant

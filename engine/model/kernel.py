@@ -23,6 +23,7 @@ from engine.attention.problem import Problem
 from engine.attention.tensors import lengths_of
 from engine.base.errors import CompileError, InvalidProblem, ToolMissing, UnknownName
 from engine.base.launch_arguments import encode_argument
+from engine.base.memory import Newest
 from engine.cuda_source import nvrtc
 from engine.cuda_source.nvrtc import (
     CompiledKernel,
@@ -140,8 +141,7 @@ class CountedPlan:
     instructions: float  # warp instructions, without those of tensor cores
 
 
-_counted: dict[tuple[str, str], CountedPlan] = {}
-_MOST_COUNTED = 256
+_counted = Newest[tuple[str, str], CountedPlan](256)
 
 
 def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
@@ -152,8 +152,6 @@ def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
     key = (hashlib.sha256(compiled.cubin).hexdigest(), repr(plan))
     if (known := _counted.get(key)) is not None:
         return known
-    if len(_counted) >= _MOST_COUNTED:
-        _counted.clear()
     counted = [
         count(
             compiled.cubin,
@@ -174,7 +172,8 @@ def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
         local_sectors=sum(f.local_sectors for f in each),
     )
     made = CountedPlan(counts, sum(flops for flops, _ in work), sum(n for _, n in work))
-    return _counted.setdefault(key, made)
+    _counted[key] = made
+    return made
 
 
 def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:

@@ -35,11 +35,11 @@ from engine.sessions.compare.pairing import (
     winners,
 )
 from engine.sessions.snapshot import Snapshot
-from engine.versions.figures import answer_of
-from engine.versions.verdict_rules import (
+from engine.versions.figures import (
     Finding,
     GateVerdict,
     Thresholds,
+    answer_of,
     compare_figures,
     default_threshold,
     finding,

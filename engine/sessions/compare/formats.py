@@ -23,7 +23,7 @@ from engine.sessions.compare.differences import (
     changes,
 )
 from engine.sessions.compare.pairing import Entry, Winner, config_label
-from engine.versions.verdict_rules import default_threshold
+from engine.versions.figures import default_threshold
 
 _FEW = 3  # up to this many rows get their own table
 
