@@ -83,10 +83,10 @@ def _export(args: BenchOptions, results: list[BenchResult]) -> None:
 
 
 def parse_entrant(text: str) -> Entrant:
-    """Parse `v05:num_splits=4,block_n=64`.
+    """Parse a kernel with values of tunables: `v05:num_splits=4,block_n=64`.
 
     Raises:
-        InvalidProblem: not of that form, or a value that the variant does not offer.
+        InvalidProblem: another form, or a value that the variant does not offer.
         UnknownName: no such variant.
     """
     name, _, rest = text.partition(":")

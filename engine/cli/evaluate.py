@@ -149,7 +149,7 @@ def _print_human(e: Evaluation, config_origin: str) -> None:
 
 def _print_coverage(e: Evaluation) -> None:
     if not e.line_coverage:
-        print("Coverage is known only for a kernel that the CPU backend executed to its end.")
+        print("Coverage is known only for a kernel that the CPU backend executed completely.")
         return
     records = (
         {

@@ -29,7 +29,7 @@ _HEADER = re.compile(r"//\s?(?:(?P<label>[A-Z][a-z]+): )?(?P<text>.*)")
 _AGAINST = re.compile(r"\bagainst (?P<id>v\d\d)\b")
 # Registers and predicates, whose numbers change with each compile.
 _NAMES = re.compile(r"\b(U?[RP])\d+\b")
-# Names of the pipes that are compared.
+# Names of the compared pipes.
 _PIPES = {
     "tensor": "tensor cores (HMMA)",
     "fma": "the FMA pipe",

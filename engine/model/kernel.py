@@ -320,7 +320,7 @@ def estimate(
         return Estimate(kernel, plan, passes, "", None, None, str(error))
     held = passes[0].occupancy.ctas_per_sm
     if (size := prod(plan.passes[0].cluster)) > 1:
-        # The rest of a GPC on which no further cluster fits stays idle.
+        # SMs of a GPC on which no further cluster fits stay idle.
         clusters = max_active_clusters(device.compute_capability, m.num_sms, held, size)
         m = replace(m, num_sms=clusters * size // held)
     if calibration is not None and not calibration.by_machine_code:
@@ -459,7 +459,8 @@ class Kernel:
         return unsupported_reason(self.variant, problem, self.config, self.device)
 
     def plan(self, problem: Problem) -> LaunchPlan:
-        """The launch. Raises InvalidProblem where variant, config or GPU do not take it."""
+        """Return the launch. Raises InvalidProblem if variant, config or GPU do not support the
+        problem."""
         return launch_plan(self.variant, problem, self.config, self.device)
 
     def resources(self, problem: Problem) -> tuple[Resources, ...]:
@@ -473,11 +474,11 @@ class Kernel:
         return resources(plan, compile_plan(plan, self.device.arch))
 
     def passes(self, problem: Problem) -> tuple[PassReport, ...]:
-        """Resources and occupancy of each pass. Raises as `resources`."""
+        """Return resources and occupancy of each pass. Raises as `resources`."""
         return pass_reports(self, self.plan(problem), self.resources(problem))
 
     def occupancy(self, problem: Problem) -> Occupancy:
-        """Occupancy of the main pass. Raises as `resources`."""
+        """Return the occupancy of the main pass. Raises as `resources`."""
         return problem.main_of(self.passes(problem)).occupancy
 
     def time(self, problem: Problem, history: Times[TimeT]) -> TimeT:
@@ -489,7 +490,8 @@ TimeT = TypeVar("TimeT", covariant=True)
 
 
 class Times(Protocol[TimeT]):
-    """What knows times of kernels: `engine.history.History`, which lies above the models."""
+    """Interface to an object that knows times of kernels: `engine.history.History`, which is above
+    the models."""
 
     def time_of(self, kernel: Kernel, problem: Problem) -> TimeT: ...
 
@@ -502,7 +504,8 @@ class Known(Protocol):
     """
 
     def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
-        """Of each pass. Raises ToolMissing where they are only looked up, and not cached."""
+        """Return the resources of each pass. Raises ToolMissing if they are not cached and may only
+        be looked up."""
         ...
 
     def estimate(

@@ -177,8 +177,8 @@ def _check_parameters(text: str, variant: Variant) -> None:
         features = sum(feature_of(a, variant.takes) is not None for a in launch.args)
         if count not in (len(launch.args), len(launch.args) - features):
             raise SnapshotError(
-                f"The snapshot's {launch.entry} of {variant.id} takes {count} arguments and is "
-                f"given {len(launch.args)} here: repeat it with this machine's source.",
+                f"The snapshot's {launch.entry} of {variant.id} takes {count} arguments and would "
+                f"be given {len(launch.args)} here: repeat it with this machine's source.",
                 code="argument_count_differs",
             )
 

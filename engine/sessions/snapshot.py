@@ -424,7 +424,7 @@ def _text(data: bytes, label: str) -> bytes:
         ) from None
     if len(text) > MAX_BYTES:
         raise SnapshotError(
-            f"{label} expands to more than {MAX_BYTES:,} bytes, which is more than is read.",
+            f"{label} expands to more than {MAX_BYTES:,} bytes, which is more than the limit.",
             code="snapshot_expands_too_far",
         )
     if not gunzip.eof:
@@ -517,13 +517,14 @@ def _known_version(parsed: Any, label: str) -> dict[str, Any]:
     raw: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
     if raw.pop("format", None) != FORMAT:
         raise SnapshotError(
-            f"{label} is not an Attune snapshot: measurements from other tools come in by import.",
+            f"{label} is not an Attune snapshot: measurements from other tools must be imported.",
             code="no_snapshot",
         )
     version = raw.pop("schema_version", None)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise SnapshotError(
-            f"{label}: schema_version must be a whole number from 1.", code="schema_version_form"
+            f"{label}: schema_version must be a whole number of at least 1.",
+            code="schema_version_form",
         )
     if version > SCHEMA_VERSION:
         raise SnapshotError(

@@ -285,7 +285,7 @@ def threshold_of(pairs: Sequence[NeighbourPair]) -> Threshold:
     wrong = max((p.apart for p in counted if not p.is_right), default=0.0)
     beyond = [p for p in counted if p.apart > wrong]
     if not beyond:
-        raise ValueError("every recorded pair is nearer than one that is named wrongly")
+        raise ValueError("every recorded pair differs by less than a wrongly ordered pair")
     share = math.expm1(beyond[0].apart)
     return Threshold(share, len(beyond), 0, 1 - (1 - _CONFIDENCE) ** (1 / len(beyond)))
 
@@ -407,7 +407,7 @@ def compare_answers(
         if before.refused and after.refused:
             return ()  # neither side supports the problem
         if before.fault and not before.refused:
-            return (finding(GateVerdict.BROKEN, f"{after.fault} It did not work before either."),)
+            return (finding(GateVerdict.BROKEN, f"{after.fault} It did not work before, either."),)
         return (finding(GateVerdict.BROKEN, after.fault),)
     if before.fault:
         return (finding(GateVerdict.FIXED, f"Before: {before.fault}"),)
