@@ -14,8 +14,8 @@ from app.shared.snapshots import open_snapshot
 from app.shared.widgets import plain_markdown
 from engine.attention.evaluation import CodeCounts
 from engine.sessions.compare import Pairing, Pick, SessionComparison, newest_that_share
-from engine.sessions.compare.missing_counts import count_sources, uncounted, with_counts
 from engine.sessions.importers.measurements import SDPA
+from engine.sessions.rerun import count_sources, uncounted, with_counts
 from engine.sessions.snapshot import Snapshot
 from engine.sessions.store import SnapshotInfo, Store
 

@@ -16,7 +16,7 @@ from engine.jobs.manager import JobStatus
 from engine.kernel_figures import Rung, ladder_table
 from engine.kernel_figures.changes import forecasts_table, lessons_tree, orders
 from engine.kernel_figures.rung import reasons, without_empty
-from engine.versions.verdict_rules import default_threshold
+from engine.versions.figures import default_threshold
 from kernels.ladder import LADDER
 
 _POLL_S = 0.5

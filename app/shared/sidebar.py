@@ -37,8 +37,7 @@ from engine.attention.config import (
     usual_causal,
     usual_dtype,
 )
-from engine.attention.presets import Preset, presets
-from engine.attention.problem import Problem
+from engine.attention.problem import Preset, Problem, presets
 from engine.attention.tensors import (
     DEFAULT_FACTOR,
     INPUT_KIND_OF,

@@ -19,8 +19,7 @@ from app.shared.machine import device_of, local_gpu
 from app.shared.selection import DTYPES, FORMATS, Selection, preset_named, variant_label
 from app.shared.terms import TERMS
 from engine.attention.config import all_variants, find_variant
-from engine.attention.presets import presets
-from engine.attention.problem import Problem
+from engine.attention.problem import Problem, presets
 from engine.choose.auto import chosen_variants
 from engine.search.space import ProblemAxes, Space, SweepOptions, parse_values
 from engine.search.strategies import STRATEGIES

@@ -17,7 +17,7 @@ from engine.jobs.sweep_files import sweep_files
 from engine.kernel_figures.rung import reasons
 from engine.pipeline.request import EvaluationRequest, preview
 from engine.search.ranking import SweepRow
-from engine.versions.verdict_rules import default_threshold
+from engine.versions.figures import default_threshold
 from kernels.ladder import LADDER
 
 _MOST_SWEEPS = 5  # the newest

@@ -142,7 +142,7 @@ def _forecasts(args: VariantsOptions) -> int:
 
 
 def _renew_figures(args: VariantsOptions) -> int:
-    from engine.kernel_figures.renew import SHIPPED_GPUS, renew
+    from engine.kernel_figures.rung import SHIPPED_GPUS, renew
 
     if args.gpu is not None and args.gpu not in SHIPPED_GPUS:
         raise UnknownName(f"No figures ship for {args.gpu!r}: known are {', '.join(SHIPPED_GPUS)}.")

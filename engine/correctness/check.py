@@ -43,9 +43,9 @@ from engine.attention.tensors import (
 )
 from engine.backends.base import RunResult
 from engine.base.errors import Status
-from engine.correctness.diagnosis import diagnose, place_of
+from engine.correctness.diagnosis import diagnose
 from engine.correctness.expected import Expected, expect, row_factor_rms, with_wrong_slices
-from engine.correctness.finding_codes import FindingCode
+from engine.correctness.findings import FindingCode, place_of
 from engine.correctness.gradient_check import NAMES, check_gradients
 from engine.correctness.gradients import ExpectedGradients, expect_gradients
 from engine.correctness.output_error import (

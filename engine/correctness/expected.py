@@ -13,7 +13,7 @@ import numpy as np
 from engine.attention.problem import Problem
 from engine.attention.tensors import FloatArray, InputKind, Inputs, RawArray, decode
 from engine.base.errors import ToolMissing
-from engine.base.host_memory import available_host_memory, keep_freed_memory
+from engine.base.memory import available_host_memory, keep_freed_memory
 from engine.correctness.gradients import ExpectedGradients, expect_gradients, inputs_of
 from engine.correctness.reference import (
     MAX_FLOAT64_WORK,

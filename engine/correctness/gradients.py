@@ -29,7 +29,7 @@ from engine.attention.tensors import (
     make_inputs,
 )
 from engine.base.errors import ToolMissing
-from engine.correctness.finding_codes import FindingCode
+from engine.correctness.findings import FindingCode
 from engine.correctness.reference import (
     MAX_ELEMENTS,
     MAX_WORK,

@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.base.errors import Status
-from engine.base.host_memory import available_host_memory
 from engine.base.launch_arguments import Argument, describe_type, encode_argument
+from engine.base.memory import available_host_memory
 from engine.cuda_on_host import build
 from engine.cuda_on_host.build import HostLibrary, export_number
 from engine.cuda_on_host.debug_lines import LineTable

@@ -26,9 +26,8 @@ from engine.base.errors import (
     UnknownName,
 )
 from engine.base.files import MAX_LOG, cache_root, make_cupy_folder, read_entry, write_entry
-from engine.cuda_source.compiler import compile_apart
+from engine.cuda_source.compiler import Compile, Compiled, NvrtcLibrary, compile_apart
 from engine.cuda_source.host_code import host_lines
-from engine.cuda_source.library import Compile, Compiled, NvrtcLibrary
 from engine.cuda_source.ptxas import (
     PtxasInfo,
     first_error,

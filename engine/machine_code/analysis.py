@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from engine.base.errors import InvalidCubin
 from engine.base.files import cache_root, read_entry, write_entry
+from engine.base.memory import Newest
 from engine.machine_code.counts import LaunchCounts, count_launch
 from engine.machine_code.cubin import Cubin, Entry, read_cubin
 from engine.machine_code.disassembly import (
@@ -45,7 +46,6 @@ from engine.machine_code.emulation import (
 from engine.machine_code.launch import Launch
 
 _FORMAT = "5"  # version of the cache entries below
-_MOST_PROGRAMS = 16  # kept in memory
 _ARRAYS = ("totals", "work", "data_branch", "data_address", "stand_in")
 
 
@@ -116,14 +116,12 @@ def live_registers(cubin: Cubin, entry: str) -> dict[int, int]:
 def program_of(cubin: Cubin, entry: str) -> Program:
     """Machine code of one entry, cached in memory. Raises as `disassemble`."""
     key = (_sha256(cubin), entry)
-    if key not in _programs:
-        while len(_programs) >= _MOST_PROGRAMS:
-            _programs.pop(next(iter(_programs)), None)
-        _programs[key] = disassembled(cubin).program(entry)
-    return _programs[key]
+    if (program := _programs.get(key)) is None:
+        program = _programs[key] = disassembled(cubin).program(entry)
+    return program
 
 
-_programs: dict[tuple[str, str], Program] = {}
+_programs = Newest[tuple[str, str], Program](16)
 
 
 def analyse(cubin: bytes, entry: str | None, launch: Launch) -> Analysis:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.base.errors import CompileError, InvalidCubin, InvalidProblem
+from engine.base.memory import Newest
 from engine.machine_code.cubin import Entry
 from engine.machine_code.disassembly import Program
 from engine.machine_code.launch import Launch, constant_bank
@@ -95,7 +96,6 @@ _SMEM_UNIT_BYTES = 128  # allocation unit (Turing: 256)
 _LEAST_LOCAL_BYTES = 1024
 _MOST_LOCAL_BYTES = 512 << 10  # per thread; CUDA C++ Programming Guide, as the limits below
 _MOST_SMEM_BYTES = 256 << 10  # more than an SM of any GPU has
-_MOST_CODES = 4
 # CUDA C++ Programming Guide, technical specifications per compute capability.
 _MOST_CTAS_BY_AXIS = (2**31 - 1, 65_535, 65_535)
 _MOST_THREADS_BY_AXIS = (1024, 1024, 64)
@@ -429,8 +429,6 @@ class Code:
         key = (library._name, program.cubin_sha256, program.entry)
         if not program.cubin_sha256 or (code := _codes.get(key)) is None:
             code = Code(program, library)
-            while len(_codes) >= _MOST_CODES:
-                _codes.pop(next(iter(_codes)), None)
             _codes[key] = code
         return code
 
@@ -442,7 +440,7 @@ class Code:
         weakref.finalize(self, library.sass_free_code, self.handle)
 
 
-_codes: dict[tuple[str, str, str], Code] = {}  # by library, cubin, entry
+_codes = Newest[tuple[str, str, str], Code](4)  # by library, cubin, entry
 
 
 def _library() -> ctypes.CDLL:

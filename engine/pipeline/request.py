@@ -22,7 +22,7 @@ from engine.attention.problem import Problem
 from engine.attention.tensors import NORMAL, InputKind
 from engine.backends.base import BackendName
 from engine.base.errors import AttuneError, InvalidProblem, Status
-from engine.base.host_memory import available_host_memory
+from engine.base.memory import available_host_memory
 from engine.base.schema import Stored
 from engine.base.units import format_bytes
 from engine.choose.auto import Choice, choose

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from engine.attention.plan import LaunchPlan
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import cache_root, read_entry, write_entry
-from engine.base.newest import Newest
+from engine.base.memory import Newest
 from engine.base.schema import decode, encode
 from engine.cuda_source.sources import read_source
 from engine.devices.spec import DeviceSpec, at_clock

@@ -17,7 +17,7 @@ from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, Status
 from engine.base.units import format_us
 from engine.choose.auto import Choice, choose
-from engine.correctness.finding_codes import FindingCode
+from engine.correctness.findings import FindingCode
 from engine.history import History
 from engine.machine_code.advice import NEXT_WORDS
 from engine.machine_code.launch_report import Hint, PassReport

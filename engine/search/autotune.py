@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from engine.pipeline.evaluate import Evaluator
 
 FINALISTS = 5
-# Rounds of each heat. Fewer than 6 give no interval; 6 are enough to find a kernel that is 10 %
-# slower.
+# Rounds of each heat (a short elimination run). Fewer than 6 give no interval; 6 are enough to find
+# a kernel that is 10 % slower.
 HEAT_ROUNDS = (6, 12, 24)
 
 
@@ -405,9 +405,10 @@ def keep_configs(entries: Iterable[TunedConfig]) -> list[str]:
     for entry in entries:
         key = f"{entry.variant} on {entry.gpu}, {entry.problem_class}"
         if keep_tuned(entry):
-            sentences.append(f"Kept for {key}: {entry.values()} ({entry.origin}).")
+            sentences.append(f"Saved for {key}: {entry.values()} ({entry.origin}).")
         else:
             sentences.append(
-                f"Not kept for {key}: what is kept was measured, this is {entry.origin}."
+                f"Not saved for {key}: the saved config was measured, and this one is "
+                f"{entry.origin}."
             )
     return sentences

@@ -21,8 +21,7 @@ from engine.attention.config import (
     variant_from,
 )
 from engine.attention.evaluation import CALIBRATED, Latency, Resources
-from engine.attention.presets import presets
-from engine.attention.problem import Problem
+from engine.attention.problem import Problem, presets
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName
 from engine.choose.auto import candidates as tables
 from engine.choose.auto import choose, chosen_variants, decided_by

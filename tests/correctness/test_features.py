@@ -17,8 +17,7 @@ from engine.attention.config import resolve_config
 from engine.attention.evaluation import Correctness
 from engine.attention.fp8 import e4m3_bytes, e4m3_values
 from engine.attention.plan import make_plan, target_arch
-from engine.attention.presets import Preset, presets
-from engine.attention.problem import Problem, feature_options, parse_seqlens
+from engine.attention.problem import Preset, Problem, feature_options, parse_seqlens, presets
 from engine.attention.tensors import alibi_slopes, make_inputs
 from engine.attention.tensors import decode as decoded
 from engine.backends.base import RunOptions

@@ -16,7 +16,7 @@ from words import raises
 
 from engine.base.errors import CompileError
 from engine.cuda_source import compile_kernel, compiler
-from engine.cuda_source.library import Compile
+from engine.cuda_source.compiler import Compile
 from engine.cuda_source.nvrtc import toolchain
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")

@@ -12,7 +12,7 @@ from words import raises, says
 from engine.base.errors import CompileError, ToolMissing
 from engine.cli import main
 from engine.cuda_source import compile_kernel
-from engine.cuda_source.library import NvrtcLibrary
+from engine.cuda_source.compiler import NvrtcLibrary
 from engine.cuda_source.nvrtc import options_of, toolchain
 from engine.cuda_source.toolkit import other_nvrtc
 from engine.machine_code.cubin import read_cubin

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.attention.tensors import NOISE
-from engine.correctness.finding_codes import FindingCode
+from engine.correctness.findings import FindingCode, Region, span
 from engine.correctness.output_error import ComparedOutput, Tiles
 from engine.correctness.reference import BoolArray, Coverage, Float64Array, IntArray
-from engine.correctness.regions import Region, span
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
 
 # Rows that see too many or too few keys.

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from engine.attention.tensors import decode, encode
-from engine.correctness.finding_codes import FindingCode
+from engine.correctness.findings import FindingCode
 from engine.correctness.reference import BoolArray, Float64Array, IntArray
 from engine.correctness.suspected_bugs.case import (
     Case,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.machine_code.advice.counted import counted_findings
-from engine.machine_code.advice.kinds import NEXT_WORDS, Advice, AdviceKind, Gain
+from engine.machine_code.advice.gain import NEXT_WORDS, Advice, AdviceKind, Gain, Rerun
 from engine.machine_code.advice.simulated import simulated_findings
-from engine.machine_code.advice.what_if import Rerun
 from engine.machine_code.analysis import Analysis
 from engine.machine_code.footprint import SharedBytes
 

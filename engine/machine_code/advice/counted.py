@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from engine.machine_code.advice.kinds import Advice
-from engine.machine_code.advice.what_if import (
+from engine.machine_code.advice.gain import (
+    Advice,
     Change,
     Mask,
     dense_sectors,

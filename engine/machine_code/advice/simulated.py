@@ -16,8 +16,16 @@ from engine.machine_code.advice.counted import (
     shared_findings,
     wasted_sectors,
 )
-from engine.machine_code.advice.kinds import Advice, Gain
-from engine.machine_code.advice.what_if import Change, Mask, Parts, Rerun, left_out, without_latency
+from engine.machine_code.advice.gain import (
+    Advice,
+    Change,
+    Gain,
+    Mask,
+    Parts,
+    Rerun,
+    left_out,
+    without_latency,
+)
 from engine.machine_code.analysis import is_conversion
 from engine.machine_code.disassembly import Instruction, Loop, Pipe, find_loops
 from engine.machine_code.emulation import EXECUTED, SECTORS, AccessKind, CtaTrace

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.base.errors import CompileError, InvalidProblem
+from engine.base.memory import Newest
 from engine.devices.spec import DeviceSpec, DramRate, limits_for
 from engine.machine_code.disassembly import SCOREBOARDS, Instruction, Pipe, Program
 from engine.machine_code.emulation import CtaTrace
@@ -35,7 +36,6 @@ PIPES = tuple(Pipe)
 _PIPE_NUMBER = {pipe: n for n, pipe in enumerate(PIPES)}
 _CODE_LINE_BYTES = 128
 _SLOTS = 3
-_MOST_CACHED = 4
 _KEPT = 256
 _REGISTER = re.compile(r"^[-+~|!]*R(\d+)")
 _PREDICATE = re.compile(r"^!?U?P(\d|T)$")
@@ -61,9 +61,8 @@ OP = np.dtype(
 )
 
 
-_ops_cache: dict[
-    tuple[object, ...], NDArray[np.void]
-] = {}  # cache: all regimes of a kernel share them
+# All regimes of a kernel share them.
+_ops_cache = Newest[tuple[object, ...], NDArray[np.void]](4)
 
 
 def ops_of(program: Program, c: SmConstants, tensor: TensorRates) -> NDArray[np.void]:
@@ -72,8 +71,6 @@ def ops_of(program: Program, c: SmConstants, tensor: TensorRates) -> NDArray[np.
     if not program.cubin_sha256 or (known := _ops_cache.get(key)) is None:
         rows = [_op(i, c, tensor) for i in program.instructions]
         known = np.array(rows, OP)
-        while len(_ops_cache) >= _MOST_CACHED:
-            _ops_cache.pop(next(iter(_ops_cache)), None)
         _ops_cache[key] = known
     return known
 

@@ -1,20 +1,21 @@
-"""Simulate a launch again with some work removed, to find what that would gain."""
+"""Kinds of advice, and what following it would gain: the launch is simulated again with some work
+removed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.devices.spec import DeviceSpec
-from engine.machine_code.advice.kinds import Gain
 from engine.machine_code.analysis import Analysis
-from engine.machine_code.disassembly import Loop
+from engine.machine_code.disassembly import Loop, SourceLine
 from engine.machine_code.emulation import EXECUTED, CtaTrace
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, SmTiming
 from engine.machine_code.timing.cta_times import (
@@ -33,6 +34,63 @@ from engine.machine_code.timing.native import (
     sm_kernel,
 )
 from engine.machine_code.timing.simulate import SimulatedLaunch
+
+AdviceKind: TypeAlias = Literal[
+    "conflicts",
+    "sectors",
+    "narrow",
+    "conversions",
+    "packing",
+    "denormals",
+    "spills",
+    "copy_ahead",
+    "barrier",
+    "tensor_idle",
+    "few_ctas",
+    "grid_order",
+]
+
+# What to do, in a few words; the text of the advice gives details.
+NEXT_WORDS: Mapping[str, str] = {
+    "conflicts": "resolve the bank conflicts",
+    "sectors": "let neighbouring threads take neighbouring addresses",
+    "narrow": "move 16 bytes a thread at once",
+    "conversions": "convert between types less often",
+    "packing": "copy structs of halves as uint4",
+    "denormals": "use ex2.approx.ftz",
+    "spills": "avoid spills to local memory",
+    "copy_ahead": "start the copy of the next tile earlier",
+    "barrier": "remove a barrier",
+    "tensor_idle": "fewer instructions for each product",
+    "few_ctas": "start more CTAs",
+    "grid_order": "swap the axes of the grid",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Simulated gain: the share of the launch's time that is saved, 0 to 1, from `low` to `high`.
+
+    The range covers what the model does not know: one CTA on an SM or as many as fit, data from L2
+    or from DRAM, and, if code is removed, half of it or all.
+    """
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        low, high = f"{100 * self.low:.0f}", f"{100 * self.high:.0f}"
+        return f"{high}%" if low == high else f"{low} to {high}%"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    kind: AdviceKind
+    source: SourceLine | None  # None: the launch as a whole
+    share: float  # of the warp instructions, wavefronts, bytes or SMs affected, 0 to 1
+    sentence: str
+    gain: Gain | None = None  # None: no GPU is named, or the model cannot tell
+
 
 Mask: TypeAlias = NDArray[np.bool_]
 # Warp instructions in one wave of CTAs on an SM; longer CTAs are cut to their first iterations.

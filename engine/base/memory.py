@@ -1,10 +1,12 @@
-"""Free host memory of the machine or the container."""
+"""Host memory: what is free, on the machine or in the container, and a cache of bounded size."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Generic, TypeVar
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _MOST_FROM_HEAP, _MOST_KEPT = 32 << 20, 128 << 20  # bytes; the first is the most that glibc takes
@@ -115,3 +117,21 @@ def _read(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Newest(dict[Key, Value], Generic[Key, Value]):
+    """A thread-safe dictionary of at most `most` entries; a new entry replaces the oldest."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        while key not in self and len(self) >= self._most:
+            with suppress(StopIteration, RuntimeError):  # another thread was quicker
+                self.pop(next(iter(self)), None)
+        super().__setitem__(key, value)
