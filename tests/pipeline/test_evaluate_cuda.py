@@ -31,7 +31,7 @@ from engine.measure.device_lock import device_lock, lock_path
 from engine.measure.sampler import SamplerSettings
 from engine.measure.side_by_side import PLACEMENTS
 from engine.pipeline.evaluate import Evaluator
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import Effort, EvaluationRequest
 
 REQUEST = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cuda")
 
@@ -112,16 +112,16 @@ def cuda(
 ) -> MadeUpCuda:
     monkeypatch.setenv("ATTUNE_LOCK_DIR", str(tmp_path / "locks"))
     set_local_gpu()
-    short = SamplerSettings(kinds=ALL_KINDS, min_rounds=6, max_rounds=6)
-    quick = SamplerSettings(kinds=("device_warm",), min_rounds=6, max_rounds=6)
-    monkeypatch.setattr("engine.measure.side_by_side.FULL", short)
-    monkeypatch.setattr("engine.measure.side_by_side.QUICK", quick)
     return MadeUpCuda()
 
 
 @pytest.fixture
 def evaluator(cuda: MadeUpCuda) -> Iterator[Evaluator]:
-    with Evaluator(backends={"cuda": cuda}) as made:
+    samplers: dict[Effort, SamplerSettings] = {
+        "full": SamplerSettings(kinds=ALL_KINDS, min_rounds=6, max_rounds=6),
+        "quick": SamplerSettings(kinds=("device_warm",), min_rounds=6, max_rounds=6),
+    }
+    with Evaluator(backends={"cuda": cuda}, samplers=samplers) as made:
         yield made
 
 
