@@ -359,10 +359,11 @@ def _try_and_add(
         if where is not None:
             write_description(path, toml, where)
         added = keep_kernel(path)
-        st.session_state[_ADDED] = {"variant": added.id, **_what_it_takes(added, selection.problem)}
+        supported = _supported_problem(added, selection.problem)
+        st.session_state[_ADDED] = {"variant": added.id, **supported}
 
 
-def _what_it_takes(variant: Variant, present: Problem | None) -> dict[str, Any]:
+def _supported_problem(variant: Variant, present: Problem | None) -> dict[str, Any]:
     """Return format, mask and head_dim that the kernel supports, where the present ones are not
     supported."""
     if present is None:
