@@ -364,21 +364,12 @@ def loads(data: bytes, *, name: str) -> Snapshot:
         return decode(Snapshot, raw, name=label)
 
 
-def read_summary(head: bytes) -> Summary | None:
-    """Return the summary from a file's first bytes (`HEAD_BYTES` are enough).
-
-    None if it is not there, for example if another tool rewrote the file, which must then be read
-    in full.
-    """
-    text = summary_text(head)
-    try:
-        return None if text is None else Summary.model_validate_json(text)
-    except ValueError:
-        return None
-
-
 def summary_text(head: bytes) -> str | None:
-    """Return the JSON of `read_summary`, checked only for duplicate fields."""
+    """Return the summary's JSON from a file's first bytes (`HEAD_BYTES` are enough).
+
+    Only duplicate fields are checked. None if it is not there, for example if another tool rewrote
+    the file, which must then be read in full.
+    """
     for most in (_USUAL_HEAD_BYTES, HEAD_BYTES):  # decompressing dominates
         begin = head
         if head[:2] == GZIP_MAGIC:
