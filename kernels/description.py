@@ -429,7 +429,11 @@ class _Reader:
             if isinstance(text, int):
                 text = str(text)
             if not isinstance(text, str) or not text.isprintable():
-                table.error(name, "it is a whole number, or C++ text on one line in quotes")
+                table.error(
+                    name,
+                    "it is a whole number, or C++ text on one line in quotes",
+                    code="macro_value",
+                )
             macros.append((name, self._cpp(table, name, text)))
         return tuple(macros)
 

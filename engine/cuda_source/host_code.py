@@ -255,3 +255,30 @@ def _is_host(head: str, whole: str) -> bool:
     if _MACRO.search(head[: named.end()]):
         return bool(_HOST_LIBRARY.search(whole))
     return True
+
+
+# Lists and brackets, for all that reads C++ text.
+
+
+def split_commas(text: str) -> list[str]:
+    """Return the parts of a text between commas outside brackets; empty for a blank text."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([{<") - (character in ")]}>")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts] if text.strip() else []
+
+
+def closing(code: str, opening: int) -> int:
+    """Return the position after the bracket that closes the one at `opening`, else the text's
+    end."""
+    bracket, depth = code[opening], 0
+    pair = re.compile(f"[{re.escape(bracket + _CLOSED_BY[bracket])}]")
+    for match in pair.finditer(code, opening):
+        depth += 1 if match[0] == bracket else -1
+        if depth == 0:
+            return match.end()
+    return len(code)

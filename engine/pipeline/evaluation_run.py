@@ -493,15 +493,7 @@ class EvaluationRun:
             return backend.run(plan, inputs, options)
 
     def _options(self, *, repeat: bool) -> RunOptions:
-        request = self.request
-        return RunOptions(
-            request.check,
-            request.schedule,
-            request.seed,
-            request.timeout_s,
-            repeat,
-            self.resolved.arch,
-        )
+        return self.request.run_options(self.resolved.arch, repeat=repeat)
 
     def _part(self, plan: LaunchPlan, too_big: str | None) -> PartialRun | Evaluation | None:
         """Choose CTAs for a partial run. Return None to run all, or an evaluation if the run

@@ -137,7 +137,8 @@ def runtime_module(driver: Path) -> Path:
     if not version:
         raise ToolMissing(
             f"The software GPU needs CuPy, and its package {_CUPY[major]} is not installed: "
-            f"pip install -e '.[cuda{major}]'."
+            f"pip install -e '.[cuda{major}]'.",
+            code="software_gpu_needs_cupy",
         )
     toolchain, include = find_toolchain(), find_include_dir((major, 0))
 
