@@ -18,7 +18,7 @@ from app.shared.runs import DIALOG_OPEN
 from app.shared.selection import FORMATS, Selection, problem_values
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown, problem
-from engine.attention.config import kept_kernels
+from engine.attention.config import added_kernels
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidKernel
@@ -327,7 +327,7 @@ def _explanation(
 
 def _kept() -> None:
     """Draw the added kernels, each with a button that removes it from the list."""
-    kept = kept_kernels()
+    kept = added_kernels()
     if not kept:
         return
     with st.expander(f"Added kernels: {len(kept)}", icon=":material/list:"):
