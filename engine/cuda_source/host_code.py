@@ -70,7 +70,7 @@ _MARKS = re.compile(r"[()\[\]{};]")
 _LINE_START = re.compile(r"^[A-Za-z_]", re.MULTILINE)
 _BODY_OR_END = re.compile(r"[;{}]")
 _CLOSED_BY = {"(": ")", "[": "]", "{": "}"}
-_MOST_BODIES = 64  # `{…}` of one declaration
+_MAX_BODIES = 64  # `{…}` of one declaration
 _OPENS = re.compile(r"^\s*(?:inline\s+)?(?:namespace\b[^(){};=]*|extern\s*\"\s*\"\s*)$")
 
 
@@ -208,7 +208,7 @@ def _declaration(
             if _ends_with_body(code[begin:position]):
                 after = _ENDS.match(code, closed, end)
                 return (after.end() if after else closed), bodies
-            if len(bodies) > _MOST_BODIES:
+            if len(bodies) > _MAX_BODIES:
                 raise _Unbalanced
         position = closed
     return end, bodies
