@@ -43,7 +43,7 @@ from engine.cuda_source import compile_kernel
 from engine.cuda_source.nvrtc import compiler_flag
 from engine.devices import DeviceSpec, target_gpu
 from engine.history.simulation import time_launch
-from engine.machine_code.analysis import Analysis, analyse, following_registers
+from engine.machine_code.analysis import Analysis, analyse, live_registers_in_background
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Content, Launch, arguments_and_memory, tables
 from engine.machine_code.timing.simulate import TimedLaunch
@@ -306,7 +306,7 @@ def _timed(
     time_at: Callable[[DeviceSpec], Sequence[TimedLaunch]],
 ) -> list[Result]:
     """Return times at the requested clock, and a note on the clock."""
-    with following_registers(analyses):
+    with live_registers_in_background(analyses):
         at = device_at(device, args.clock, analyses, lambda: time_at(device))
         timed = time_at(at)
     note = clock_note(at, analyses, timed)

@@ -41,7 +41,7 @@ from engine.machine_code.cubin_files import read_texts, take_cubin
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.overlap import budget_mistake
 from engine.machine_code.timing.constants import widened
-from engine.machine_code.timing.power import Work, executed_work, sustained_note
+from engine.machine_code.timing.power import Work, executed_work, power_limit_note
 from engine.model.equations import (
     Calibration,
     CtaCurve,
@@ -234,7 +234,7 @@ class Estimate:
     def resources(self) -> tuple[Resources, ...]:
         return tuple(p.resources for p in self.passes)
 
-    def sustained_note(self, tensor_flops: float, instructions: float) -> str:
+    def power_limit_note(self, tensor_flops: float, instructions: float) -> str:
         """Return a sentence on the time of continuous launches if the power limit keeps the
         clock below boost; else empty.
 
@@ -252,7 +252,7 @@ class Estimate:
             instructions,
             dram_us * device.dram(device.memory_gb_per_s or 0.0).bytes_per_us,
         )
-        return sustained_note(device, work, latency.median_us)
+        return power_limit_note(device, work, latency.median_us)
 
 
 def pass_reports(
