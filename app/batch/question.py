@@ -13,6 +13,7 @@ from app.batch.points import MeasuredPoints
 from app.shared import known_times, missing_kernels, runs
 from app.shared.selection import Selection
 from engine.base.errors import AttuneError, ToolMissing
+from engine.base.memory import Newest
 from engine.choose.batch.recommend import calibrate_for, recommend_batch
 from engine.choose.batch.types import BatchRequest, BatchResult, Calibrated
 from engine.choose.batch.validate import Validation, validate
@@ -141,15 +142,14 @@ def _calibrated(request: BatchRequest, history: History) -> Calibrated:
     again."""
     if not request.measured or not request.calibrate:
         return calibrate_for(request, history)  # the history caches this fit
-    known: dict[Any, Calibrated] = st.session_state.setdefault(_CALIBRATIONS, {})
+    known: Newest[Any, Calibrated] = st.session_state.setdefault(
+        _CALIBRATIONS, Newest(_MOST_CALIBRATIONS)
+    )
     config = tuple(sorted(request.config.items()))
     key = (
         *(request.variant, request.gpu, config, request.measured),
         *(request.calibrate, request.measured_kernel),
     )
-    if key not in known:
-        calibrated = calibrate_for(request, history)
-        while len(known) >= _MOST_CALIBRATIONS:
-            known.pop(next(iter(known)))
-        known[key] = calibrated
-    return known[key]
+    if (calibrated := known.get(key)) is None:
+        calibrated = known[key] = calibrate_for(request, history)
+    return calibrated

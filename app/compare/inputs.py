@@ -14,8 +14,8 @@ from app.shared.snapshots import open_snapshot
 from app.shared.widgets import plain_markdown
 from engine.attention.evaluation import CodeCounts
 from engine.sessions.compare import Pairing, Pick, SessionComparison, newest_that_share
-from engine.sessions.compare.missing_counts import count_sources, uncounted, with_counts
 from engine.sessions.importers.measurements import SDPA
+from engine.sessions.rerun import count_sources, uncounted, with_counts
 from engine.sessions.snapshot import Snapshot
 from engine.sessions.store import SnapshotInfo, Store
 
@@ -30,7 +30,7 @@ _BY = {
     "auto": "the same kernel, else the best",
     "same": "the same variant and config",
     "best": "the best of each session",
-    _PICK: "two kernels that I pick",
+    _PICK: "two selected kernels",
 }
 _COUNTED = "compare_counted"
 _MOST_PAIRED = 50  # sessions searched for two that share a problem

@@ -9,7 +9,7 @@ from app.shared.machine import device_of
 from app.shared.terms import TERMS
 from app.shared.widgets import busy, plain_markdown
 from engine.attention.problem import Problem
-from engine.base.newest import Newest
+from engine.base.memory import Newest
 from engine.choose.auto import Choice, choose, decided_by
 from engine.pipeline.request import EvaluationRequest
 from kernels.variant import AUTO

@@ -103,7 +103,7 @@ def diagonal(low: float, high: float, theme: Theme) -> Trace:
     }
 
 
-def vertical(x: float, theme: Theme, yref: str = "paper", xref: str = "x") -> Part:
+def vertical(x: float, theme: Theme) -> Part:
     """Return a dotted vertical line over the whole height."""
     return {
         "type": "line",
@@ -111,9 +111,22 @@ def vertical(x: float, theme: Theme, yref: str = "paper", xref: str = "x") -> Pa
         "x1": x,
         "y0": 0,
         "y1": 1,
-        "xref": xref,
-        "yref": yref,
+        "xref": "x",
+        "yref": "paper",
         "line": {"color": theme.accent, "width": 1, "dash": "dot"},
+    }
+
+
+def horizontal(y: float, theme: Theme) -> Part:
+    """Return a dotted horizontal line over the whole width."""
+    return {
+        "type": "line",
+        "x0": 0,
+        "x1": 1,
+        "y0": y,
+        "y1": y,
+        "xref": "paper",
+        "line": {"color": theme.text, "width": 1, "dash": "dot"},
     }
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from app.shared import url_state
 from engine.attention.config import all_variants, find_variant
-from engine.attention.presets import Preset, presets
-from engine.attention.problem import Problem, parse_seqlens
+from engine.attention.problem import Preset, Problem, parse_seqlens, presets
 from engine.base.errors import InvalidProblem
 from engine.choose.auto import Choice
 from engine.devices import all_devices

@@ -37,8 +37,7 @@ from engine.attention.config import (
     usual_causal,
     usual_dtype,
 )
-from engine.attention.presets import Preset, presets
-from engine.attention.problem import Problem
+from engine.attention.problem import Preset, Problem, presets
 from engine.attention.tensors import (
     DEFAULT_FACTOR,
     INPUT_KIND_OF,
@@ -336,7 +335,7 @@ def _presets(container: Any, present: Preset | None) -> None:
     """Draw the presets as a menu, which has no value that could contradict the numbers below it."""
     groups = {p.name: f"{p.group}: {p.name} · {p.problem.label()}" for p in presets()}
     container.menu_button(
-        f"Problem: {present.name if present else 'your own'}",
+        f"Problem: {present.name if present else 'custom'}",
         list(groups),
         format_func=groups.__getitem__,
         key="preset",

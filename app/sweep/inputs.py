@@ -19,8 +19,7 @@ from app.shared.machine import device_of, local_gpu
 from app.shared.selection import DTYPES, FORMATS, Selection, preset_named, variant_label
 from app.shared.terms import TERMS
 from engine.attention.config import all_variants, find_variant
-from engine.attention.presets import presets
-from engine.attention.problem import Problem
+from engine.attention.problem import Problem, presets
 from engine.choose.auto import chosen_variants
 from engine.search.space import ProblemAxes, Space, SweepOptions, parse_values
 from engine.search.strategies import STRATEGIES
@@ -218,7 +217,7 @@ def _tunables(variants: list[Variant]) -> tuple[dict[str, str], bool]:
         meanings.setdefault(tunable.name, tunable.meaning)
     own = url_state.segments(
         st,
-        "Tunables take",
+        "Values of other tunables",
         "sweep_own",
         (_OWN, _DEFAULTS),
         _OWN,

@@ -17,7 +17,7 @@ from engine.jobs.sweep_files import sweep_files
 from engine.kernel_figures.rung import reasons
 from engine.pipeline.request import EvaluationRequest, preview
 from engine.search.ranking import SweepRow
-from engine.versions.verdict_rules import default_threshold
+from engine.versions.figures import default_threshold
 from kernels.ladder import LADDER
 
 _MOST_SWEEPS = 5  # the newest
@@ -101,9 +101,10 @@ def draw(selection: Selection) -> None:
     st.caption(
         "Predictions are for a sweep's best config, else for the tuned or the default config. "
         "Correctness is shown for kernels that were run. Against SDPA: SDPA's time divided by the "
-        "variant's; left out for imported times, whose method is unknown. Brown: another kernel "
+        "variant's; left out for imported times, whose method of measurement is unknown. Brown: "
+        "another kernel "
         "launched like a variant, under its own name. Order: compared with the fastest simulated "
-        f"variant; ✓ the order holds. {default_threshold()}"
+        f"variant; ✓: the order is reliable. {default_threshold()}"
     )
     rerun_as_jobs_end(
         waiting,

@@ -22,7 +22,7 @@ from engine.history.known_time import (
 )
 from engine.pipeline.request import Preview
 from engine.search.ranking import SweepRow
-from engine.versions.verdict_rules import order_of
+from engine.versions.figures import order_of
 from kernels.variant import Variant
 
 

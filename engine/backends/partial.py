@@ -180,7 +180,7 @@ class _CtaMap:
 
     @classmethod
     def of(cls, launch: PassLaunch, problem: Problem, probe: Probe) -> _CtaMap:
-        look = _Look(launch, problem, probe)
+        look = _Prober(launch, problem, probe)
         if sum(launch.grid) <= MAX_PROBES and launch.ctas <= MAX_CTAS:
             of_axes = look.along_axes()
             if of_axes is not None:
@@ -221,7 +221,7 @@ class _CtaMap:
         return tuple(selected)
 
 
-class _Look:
+class _Prober:
     """Probes of one pass."""
 
     def __init__(self, launch: PassLaunch, problem: Problem, probe: Probe) -> None:

@@ -79,28 +79,25 @@ def sdpa_same_dtype(
 
 
 def sdpa_gradients(
-    inputs: Inputs, device: Literal["cpu", "cuda"] = "cpu"
+    inputs: Inputs,
 ) -> tuple[tuple[FloatArray, FloatArray, FloatArray], str]:
-    """Compute dQ, dK and dV with PyTorch's default attention in the inputs' dtype.
+    """Compute dQ, dK and dV with PyTorch's default attention on the CPU, in the inputs' dtype.
 
     Returns:
         dQ, dK, dV as float32 in the shapes of Q, K and V, and what computed them, as text.
 
     Raises:
-        ToolMissing: as `sdpa_same_dtype`.
+        ToolMissing: PyTorch is not installed.
     """
     torch = _import_torch()
-    if device == "cuda":
-        torch = require_torch_on_gpu()
     assert inputs.dout is not None
-    q, k, v = (to_torch(x, inputs, device).clone() for x in (inputs.q, inputs.k, inputs.v))
+    q, k, v = (to_torch(x, inputs, "cpu").clone() for x in (inputs.q, inputs.k, inputs.v))
     given = [x.requires_grad_() for x in (q, k, v)]
     with torch.enable_grad():
         out = _attention(inputs.problem, q, k, v)
-        found = torch.autograd.grad(out, given, to_torch(inputs.dout, inputs, device))
-    where = "the CPU" if device == "cpu" else torch.cuda.get_device_name()
-    name = f"the gradients of PyTorch {torch.__version__} SDPA, {inputs.problem.dtype} on {where}"
-    dq, dk, dv = (x.float().cpu().numpy() for x in found)
+        found = torch.autograd.grad(out, given, to_torch(inputs.dout, inputs, "cpu"))
+    name = f"the gradients of PyTorch {torch.__version__} SDPA, {inputs.problem.dtype} on the CPU"
+    dq, dk, dv = (x.float().numpy() for x in found)
     return (dq, dk, dv), name
 
 

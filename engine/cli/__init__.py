@@ -35,7 +35,7 @@ def _run(argv: Sequence[str] | None) -> int:
         code: int = args.run(options_of(args))
         sys.stdout.flush()  # a write error must be raised here
     except AttuneError as error:
-        return _told(error, given, 2 if isinstance(error, BadInput) else 1)
+        return _report(error, given, 2 if isinstance(error, BadInput) else 1)
     except KeyboardInterrupt:
         print("Cancelled.", file=sys.stderr)
         return 130
@@ -44,8 +44,8 @@ def _run(argv: Sequence[str] | None) -> int:
         return 0
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            sentence = "… is longer than a file's name may be: name another."
-            return _told(BadInput(f"{file_label(str(error.filename))}{sentence}"), given, 2)
+            sentence = "… is too long for a file name: give a shorter one."
+            return _report(BadInput(f"{file_label(str(error.filename))}{sentence}"), given, 2)
         if error.errno not in DISK_ERRORS or error.filename is not None:
             raise
         print(f"error: The output cannot be written: {error.strerror}.", file=sys.stderr)
@@ -55,7 +55,7 @@ def _run(argv: Sequence[str] | None) -> int:
     return code
 
 
-def _told(error: AttuneError, given: Sequence[str], code: int) -> int:
+def _report(error: AttuneError, given: Sequence[str], code: int) -> int:
     """Print an error, also as JSON if requested; return the exit code."""
     print(f"error: {error}", file=sys.stderr)
     block = error.block if isinstance(error, InvalidKernel) else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.attention.config import check_given, find_variant
 from engine.attention.evaluation import Latency, baseline_label
-from engine.attention.presets import BENCH_PROBLEMS
+from engine.attention.problem import BENCH_PROBLEMS
 from engine.base.errors import MeasureError, ToolMissing
 from engine.base.schema import encode
 from engine.base.table import Table
@@ -83,10 +83,10 @@ def _export(args: BenchOptions, results: list[BenchResult]) -> None:
 
 
 def parse_entrant(text: str) -> Entrant:
-    """Parse `v05:num_splits=4,block_n=64`.
+    """Parse a kernel with values of tunables: `v05:num_splits=4,block_n=64`.
 
     Raises:
-        InvalidProblem: not of that form, or a value that the variant does not offer.
+        InvalidProblem: another form, or a value that the variant does not offer.
         UnknownName: no such variant.
     """
     name, _, rest = text.partition(":")

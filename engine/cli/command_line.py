@@ -88,7 +88,7 @@ class _Root(_Parser):
 
 _OF_ROOT = ("--help", "--version")
 
-# Names of a problem's sizes on the pages and in papers.
+# Names of a problem's sizes as on the pages and in papers.
 _SIZES = {
     "B": "--batch",
     "H": "--heads",
@@ -126,7 +126,7 @@ def parser(only: str | None = None) -> _Root:
     root = _Root(
         prog="python -m engine" if Path(sys.argv[0]).parts[-2:] == _AS_MODULE else "attune",
         usage="%(prog)s [--help] [--version] command …",
-        description="Attune: is the kernel right, what does it occupy, how fast is it.",
+        description="Attune: correctness, occupancy and speed of CUDA attention kernels.",
         epilog=_overview(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -25,24 +25,26 @@ from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.sessions.compare import Differences, SessionComparison, compare_sessions, parse_pick
 from engine.sessions.compare import formats as output
 from engine.sessions.compare.formats import environment_table
-from engine.sessions.compare.missing_counts import count_sources, uncounted, with_counts
 from engine.sessions.compare.pairing import Pairing
 from engine.sessions.known_times import open_history
 from engine.sessions.lookup import open_session, open_sessions
 from engine.sessions.rerun import (
     Repeat,
+    count_sources,
     foreign_sources,
     label,
     plan_rerun,
     source_of,
     their_source,
+    uncounted,
+    with_counts,
 )
 from engine.sessions.session import make_error_map, make_snapshot, sources_of
 from engine.sessions.snapshot import Snapshot, Source
 from engine.sessions.store import default_store
 
 TIMES = {"cold": "device_cold", "end-to-end": "end_to_end", "warm": "device_warm"}
-_FEW = 8  # up to this many evaluations are counted without --counts
+_FEW = 8  # without --counts, at most this many evaluations are counted
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def run_rerun(args: RerunOptions) -> int:
         raise InvalidProblem(f"Nothing to repeat: {fits}.")
     foreign = foreign_sources(snapshot, repeats)
     theirs = bool(foreign) and args.use_their_source
-    if theirs and not _agreed(foreign):
+    if theirs and not _confirmed(foreign):
         print("Not compiled: nothing was run.", file=sys.stderr)
         return 1
     if foreign and not theirs:
@@ -178,7 +180,7 @@ def run_rerun(args: RerunOptions) -> int:
     if args.save:
         print(f"Saved as {default_store().save(here)}", file=sys.stderr)
     name = file_label(args.file)
-    sessions = {name: _only(snapshot, repeats), HERE: here}
+    sessions = {name: _matching(snapshot, repeats), HERE: here}
     comparison = compare_sessions(
         sessions, name, pairing="same", across=args.across, measured_now=HERE
     )
@@ -191,7 +193,7 @@ def _failed(e: Evaluation) -> bool:
     return e.status not in (Status.PASSED, Status.SKIPPED)
 
 
-def _agreed(sources: Iterable[Source]) -> bool:
+def _confirmed(sources: Iterable[Source]) -> bool:
     """Show the snapshot's source and ask for consent; only a typed "yes" counts."""
     for source in sources:
         print(f"===== {source.name}, SHA-256 {source.sha256} =====", file=sys.stderr)
@@ -250,8 +252,8 @@ def _snapshot(snapshot: Snapshot, outcomes: list[EvaluationOutcome], theirs: boo
     )
 
 
-def _only(snapshot: Snapshot, repeats: list[Repeat]) -> Snapshot:
-    """Return the snapshot with only the requested evaluations, so that others do not count as
+def _matching(snapshot: Snapshot, repeats: list[Repeat]) -> Snapshot:
+    """Return the snapshot with only the repeated evaluations, so that others do not count as
     missing."""
     asked = [repeat.recorded for repeat in repeats]
     opened = snapshot.opened()

@@ -22,7 +22,7 @@ from engine.gate.commits import history_of, history_table
 from engine.gate.commits import to_dict as history_to_dict
 from engine.gate.judge import GateReport, KernelReport, Row, judge
 from engine.gate.trees import open_trees, working_tree
-from engine.versions.verdict_rules import LABELS, default_threshold, figure_text
+from engine.versions.figures import LABELS, default_threshold, figure_text
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class GateOptions:
 
 def run(args: GateOptions) -> int:
     if args.accept or args.history is not None:
-        _refuse_what_is_ignored(args)
+        _refuse_ignored_options(args)
         return _accept(args) if args.history is None else _history(args, args.history)
     if args.base is None:
         raise InvalidProblem("gate takes BASE, for instance HEAD~1, origin/main or a folder.")
@@ -64,7 +64,7 @@ def run(args: GateOptions) -> int:
     return report.exit_code
 
 
-def _refuse_what_is_ignored(args: GateOptions) -> None:
+def _refuse_ignored_options(args: GateOptions) -> None:
     """Raise InvalidProblem for an option that has no effect with --accept or --history."""
     mode = "--accept" if args.accept else "--history"
     for name, value in (
@@ -76,7 +76,7 @@ def _refuse_what_is_ignored(args: GateOptions) -> None:
     ):
         if value:
             raise InvalidProblem(
-                f"{mode} goes without {name}: leave one of them out.", code="gate_options"
+                f"{mode} and {name} exclude each other: leave one of them out.", code="gate_options"
             )
 
 
@@ -204,7 +204,7 @@ def verdict_table(report: GateReport) -> Table:
 def headline(report: GateReport) -> str:
     """Return the report's result in one sentence."""
     if not report.kernels and not any(f for _, f in report.budgets):
-        return f"no kernel changed ({len(report.unchanged)} looked at)."
+        return f"no kernel changed ({len(report.unchanged)} compared)."
     regressions = [entry for entry in report.verdicts if entry[3].is_regression]
     kernels = list(dict.fromkeys(kernel for kernel, *_ in regressions))
     changed = f"{len(report.kernels)} changed, {len(report.unchanged)} unchanged"

@@ -36,7 +36,8 @@ _MOST_ITEMS = 12  # of a list in a response
 _MOST_TEXT = 600  # characters of a text in a response
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.~^@/-]*")
 _INSTRUCTIONS = (
-    "Attune looks at CUDA attention kernels without a GPU. A kernel is the name of a variant (v08) "
+    "Attune checks and analyses CUDA attention kernels without a GPU. A kernel is the name of a "
+    "variant (v08) "
     "or the path of a .cu file; a problem is written like 'B4 H8 S512 D64 causal bf16'. Times are "
     "simulated, never measured. First make a kernel right (check), then follow advice, largest "
     "gain first, and look after each edit: gate says whether it became better."
@@ -78,9 +79,10 @@ class Tools:
         )
 
     async def check(self, kernel: str, problem: str = "B1 H2 S203 D64", gpu: str = "L4") -> Answer:
-        """Is the kernel right? Executes it in software, machine code alone, and compares with
-        float64. Where the server may run native code it executes that on this CPU instead, and
-        looks for races, missing fences and accesses out of bounds, each with code and place."""
+        """Check the kernel's output: execute its machine code in software and compare with a
+        float64 reference. If the server may run native code, a host build is executed on this CPU
+        instead, which also finds races, missing fences and out-of-bounds accesses, each with its
+        kind and source line."""
         how = (
             ["--backend=cpu"] if self._rights.run else ["--backend=machine-code", "--software-only"]
         )
@@ -102,7 +104,8 @@ class Tools:
         }
 
     async def explain(self, kernel: str, problem: str, gpu: str = "L4") -> Answer:
-        """What does the kernel wait for? Units and stalls by share, the hottest lines, advice."""
+        """Explain the simulated time: busy units and warp stalls as shares, the hottest lines,
+        advice."""
         code = await self._sass(kernel, problem, gpu)
         main = code["passes"][0]
         stalls = {k: v for k, v in main.get("stall_cycles", {}).items() if v}
@@ -120,7 +123,7 @@ class Tools:
         }
 
     async def counts(self, kernel: str, problem: str, gpu: str = "L4") -> Answer:
-        """What the machine code executes, counted exactly: instructions by pipe, conflicts,
+        """Count what the machine code executes, exactly: instructions by pipe, bank conflicts,
         sectors, registers, spills."""
         code = await self._sass(kernel, problem, gpu)
         return {
@@ -134,7 +137,8 @@ class Tools:
         }
 
     async def advice(self, kernel: str, problem: str, gpu: str = "L4") -> Answer:
-        """What to change, the largest simulated gain first; each piece with its code and line."""
+        """List what to change, the largest simulated gain first, each with its kind and source
+        line."""
         code = await self._sass(kernel, problem, gpu)
         return {
             "simulated_us": code["latency"]["median_us"],
@@ -151,15 +155,15 @@ class Tools:
         }
 
     async def predict(self, kernel: str, problem: str, gpu: str = "L4") -> Answer:
-        """The launch's simulated time with its 90 % interval, in microseconds."""
+        """Simulate the launch: its time in microseconds with a 90 % interval."""
         code = await self._sass(kernel, problem, gpu)
         return {"gpu": code["gpu"], "registers": code["registers"], **code["latency"]}
 
     async def sweep(
         self, kernel: str, problem: str, gpu: str = "L4", seconds: float = 60.0, keep: bool = False
     ) -> Answer:
-        """Which values of the tunables are fastest by simulation. `keep` makes them the tuned
-        config, where the server may write."""
+        """Find the fastest values of the tunables by simulation. `keep` saves them as the tuned
+        config, if the server may write."""
         if keep and not self._rights.write:
             raise Refused(
                 "keep writes the tuned config: start the server with --write.",
@@ -177,7 +181,7 @@ class Tools:
         return {key: answer[key] for key in ("state", "done", "total", "best")}
 
     async def compare(self, before: str, after: str) -> Answer:
-        """Two snapshots or two .cu files beside each other: what became worse or better."""
+        """Compare two snapshots or two .cu files: what became worse or better."""
         paths = [str(self._inside(name)) for name in (before, after)]
         if all(path.endswith(".cu") for path in paths):
             return await self._gate(*paths)
@@ -187,14 +191,14 @@ class Tools:
         return {"rows": rows, "regressions": found.get("regressions", [])}
 
     async def gate(self, base: str = "HEAD", head: str = "") -> Answer:
-        """A verdict on every kernel that changed between two git revisions or folders; without
-        `head` the working tree is the later one."""
+        """Give a verdict on every kernel that changed between two git revisions or folders; by
+        default, `head` is the working tree."""
         return await self._gate(*(self._side(name) for name in (base, head) if name))
 
     async def recommend_batch(
         self, kernel: str, seqlen: int, gpu: str = "L4", heads: int = 1, head_dim: int = 64
     ) -> Answer:
-        """The batch size that fills the GPU, and why."""
+        """Recommend the batch size that fills the GPU, with the reason."""
         found = await self._json(
             "recommend-batch", self._kernel(kernel), f"--seqlen={seqlen}", f"--gpu={gpu}",
             f"--heads={heads}", f"--head-dim={head_dim}", "--json",
@@ -339,7 +343,7 @@ def _problem(text: str, *, sweep: bool = False) -> list[str]:
 
 def _plain(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise Refused(f"{name!r} is no name: give a variant (v08), a revision or a path.")
+        raise Refused(f"{name!r} is not a valid name: give a variant (v08), a revision or a path.")
     return name
 
 

@@ -151,8 +151,7 @@ def problem_from(args: ProblemOptions, variant: Variant | None = None) -> Proble
     Raises:
         InvalidProblem, UnknownName: sizes out of range, no such preset.
     """
-    from engine.attention.presets import find_preset
-    from engine.attention.problem import Problem
+    from engine.attention.problem import Problem, find_preset
 
     base = Problem(1, 1, 128, 64) if args.preset is None else find_preset(args.preset).problem
     given: dict[str, Any] = {
@@ -166,7 +165,7 @@ def problem_from(args: ProblemOptions, variant: Variant | None = None) -> Proble
         "num_heads_kv": args.heads_kv,
         "head_dim_v": args.head_dim_v,
     }
-    for name, value in _usual(args, variant).items():
+    for name, value in _supported_defaults(args, variant).items():
         given[name] = value if given[name] is None else given[name]
     for name, value in features_from(args).items():  # explicit sizes override those from lengths
         given[name] = value if given.get(name) is None else given[name]
@@ -204,8 +203,9 @@ def features_from(args: FeatureOptions) -> dict[str, Any]:
     return given
 
 
-def _usual(args: ProblemOptions, variant: Variant | None) -> dict[str, Any]:
-    """Return the head dimension and mask that the variant supports; none with a preset."""
+def _supported_defaults(args: ProblemOptions, variant: Variant | None) -> dict[str, Any]:
+    """Return the head dimension and mask that the variant supports, as defaults; empty with a
+    preset."""
     name = getattr(args, "variant", None)
     if args.preset is not None or (variant is None and (not isinstance(name, str) or name == AUTO)):
         return {}
@@ -235,14 +235,14 @@ def dtype_from(name: str | None, variants: Iterable[str | Variant]) -> Dtype:
 
 
 def kernel(text: str) -> str:
-    """For `type=`: as `kernel_named`."""
+    """Convert an argument (`type=`): as `kernel_named`."""
     from engine.own_kernels.registry import kernel_named
 
     return kernel_named(text)
 
 
 def kernel_file(text: str) -> Path:
-    """For `type=`: as `source_named`."""
+    """Convert an argument (`type=`): as `source_named`."""
     from engine.own_kernels.registry import source_named
 
     return source_named(text)
@@ -301,7 +301,7 @@ def parse_config(items: Iterable[str], usage: str) -> dict[str, int]:
 
 
 def input_kind(text: str) -> InputKind:
-    """For `type=`: a kind of inputs."""
+    """Convert an argument (`type=`): a kind of inputs."""
     from engine.attention.tensors import check_input_kind
 
     try:
@@ -311,7 +311,7 @@ def input_kind(text: str) -> InputKind:
 
 
 def integer(text: str) -> int:
-    """For `type=`: a whole number."""
+    """Convert an argument (`type=`): a whole number."""
     try:
         return int(text)
     except ValueError:
@@ -319,7 +319,7 @@ def integer(text: str) -> int:
 
 
 def seqlens(text: str) -> tuple[int, ...]:
-    """For `type=`: lengths of sequences."""
+    """Convert an argument (`type=`): lengths of sequences."""
     from engine.attention.problem import parse_seqlens
 
     try:
@@ -329,7 +329,7 @@ def seqlens(text: str) -> tuple[int, ...]:
 
 
 def number(text: str) -> float:
-    """For `type=`: a number."""
+    """Convert an argument (`type=`): a number."""
     try:
         return float(text)
     except ValueError:
@@ -337,7 +337,7 @@ def number(text: str) -> float:
 
 
 def positive_int(text: str) -> int:
-    """For `type=`: a whole number from 1."""
+    """Convert an argument (`type=`): a whole number of at least 1."""
     value = integer(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
@@ -345,7 +345,7 @@ def positive_int(text: str) -> int:
 
 
 def not_negative(text: str) -> float:
-    """For `type=`: a finite number of 0 or more."""
+    """Convert an argument (`type=`): a finite number of at least 0."""
     value = number(text)
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be 0 or more and finite, not {text}")
@@ -353,7 +353,7 @@ def not_negative(text: str) -> float:
 
 
 def positive_float(text: str) -> float:
-    """For `type=`: a finite number above 0."""
+    """Convert an argument (`type=`): a finite number above 0."""
     value = number(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be above 0 and finite, not {text}")
@@ -361,7 +361,7 @@ def positive_float(text: str) -> float:
 
 
 def seed(text: str) -> int:
-    """For `type=`: a seed that NumPy and snapshots support."""
+    """Convert an argument (`type=`): a seed that NumPy and snapshots support."""
     value = integer(text)
     if not 0 <= value < 2**63:
         raise argparse.ArgumentTypeError(f"must be 0 to 2^63 - 1, not {text}")
@@ -369,7 +369,7 @@ def seed(text: str) -> int:
 
 
 def day(text: str) -> str:
-    """For `type=`: a date or time in UTC, unchanged, or an empty text."""
+    """Convert an argument (`type=`): a date or time in UTC, unchanged, or an empty text."""
     try:
         if text:
             datetime.fromisoformat(text)

@@ -16,9 +16,9 @@ from engine.base.table import Table, as_text
 from kernels.characters import visible
 
 
-class _Shown:
-    """A text stream that passes `visible` text to another stream, and delegates everything else
-    to it."""
+class _EscapingStream:
+    """A text stream that escapes control characters (`visible`) and writes to another stream; other
+    attributes are that stream's."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -39,7 +39,7 @@ class _Shown:
 def shown_output() -> Iterator[None]:
     """Make standard output and standard error show every character inside this context."""
     before = sys.stdout, sys.stderr
-    shown = cast(TextIO, _Shown(sys.stdout)), cast(TextIO, _Shown(sys.stderr))
+    shown = cast(TextIO, _EscapingStream(sys.stdout)), cast(TextIO, _EscapingStream(sys.stderr))
     sys.stdout, sys.stderr = shown
     try:
         yield
@@ -100,4 +100,4 @@ def _draw(table: Table) -> None:
 
 def unfiltered(stream: TextIO) -> TextIO:
     """Return the stream under one of `shown_output`, on which escape sequences for styles work."""
-    return stream.stream if isinstance(stream, _Shown) else stream
+    return stream.stream if isinstance(stream, _EscapingStream) else stream

@@ -43,7 +43,7 @@ from engine.cuda_source import compile_kernel
 from engine.cuda_source.nvrtc import compiler_flag
 from engine.devices import DeviceSpec, target_gpu
 from engine.history.simulation import time_launch
-from engine.machine_code.analysis import analyse, following_registers
+from engine.machine_code.analysis import analyse, live_registers_in_background
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Content, Launch, arguments_and_memory, tables
 from engine.machine_code.timing.timeline import beside, timeline, write_timeline
@@ -106,14 +106,15 @@ def run_apart(run: Callable[[T], int], args: T, file: str, most_s: float = _MOST
         raise answer
     if answer is None:
         raise CompileError(
-            f"The process that read {file} ended by {_how(process.exitcode or 0)}: the file is "
-            "damaged, does what cannot be followed, or takes more than this machine has.",
+            f"The process that read {file} ended by {_exit_cause(process.exitcode or 0)}: the "
+            "file is damaged, uses something unsupported, or needs more memory than this machine "
+            "has.",
             code="reading_process_ended",
         )
     return answer
 
 
-def _how(code: int) -> str:
+def _exit_cause(code: int) -> str:
     if code >= 0:
         return f"itself (exit code {code})"
     with contextlib.suppress(ValueError):
@@ -123,7 +124,7 @@ def _how(code: int) -> str:
 
 def _serve(answers: Connection, run: Callable[[T], int], args: T) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports the cancellation
-    _limit()
+    _set_limits()
     answer: int | AttuneError
     with shown_output():
         try:
@@ -133,13 +134,13 @@ def _serve(answers: Connection, run: Callable[[T], int], args: T) -> None:
             answer = error
         except MemoryError:
             answer = CompileError(
-                "The file takes more memory to be read than it may.", code="reading_memory_limit"
+                "Reading the file takes more memory than the limit.", code="reading_memory_limit"
             )
     answers.send(answer)
 
 
-def _limit() -> None:
-    """End the process with its parent, and at the limits."""
+def _set_limits() -> None:
+    """Limit this process' memory, and end it with its parent."""
     if sys.platform == "linux":
         parent = os.getppid()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -302,7 +303,7 @@ def _of_variant(
         return [Result(analysis, None) for analysis in analyses]
     arch = analyses[0].program.arch
     _check_runs_on(arch, device)
-    with following_registers(analyses):
+    with live_registers_in_background(analyses):
         at = device_of_plan(device, args.clock, variant, plan, analyses)
         predicted = None
         if arch == device.arch:  # otherwise the time is not of this code
@@ -326,7 +327,7 @@ def _execute(args: SassOptions, device: DeviceSpec | None) -> int:
     for flag in ("clock", "timeline", "listing", "cold"):
         if getattr(args, flag):
             raise InvalidProblem(
-                f"--{flag} belongs to a simulation, which --execute does not make: leave one out."
+                f"--{flag} is for a simulation, and --execute does not simulate: leave one out."
             )
     launch, contents = _launch_of_file(args, path)
     cubin, entry = _code_of_file(args, path, device)
@@ -340,7 +341,7 @@ def _execute(args: SassOptions, device: DeviceSpec | None) -> int:
         entry,
         launch,
         contents,
-        cluster=_three(args.cluster, "--cluster") if args.cluster else None,
+        cluster=_parse_dim3(args.cluster, "--cluster") if args.cluster else None,
         check=args.check,
         save=Path(args.save) if args.save is not None else None,
         as_json=args.json,
@@ -362,7 +363,7 @@ def _of_file(args: SassOptions, device: DeviceSpec | None) -> list[Result]:
     if device is None:
         return [Result(analysis, None)]
     _check_runs_on(analysis.program.arch, device)
-    with following_registers([analysis]):
+    with live_registers_in_background([analysis]):
         time_on = partial(time_launch, analysis, is_cold=args.cold)
         at = device_at(device, args.clock, [analysis], lambda: [time_on(device)])
         timed = time_on(at)
@@ -381,9 +382,9 @@ def _launch_of_file(args: SassOptions, path: Path) -> tuple[Launch, tuple[Conten
                 f"A launch of {path.name} needs --{flag}, for instance --{flag} 64,1,1."
             )
     if args.smem < 0:
-        raise InvalidProblem(f"--smem is a number of bytes from 0, not {args.smem}.")
+        raise InvalidProblem(f"--smem is a number of bytes, at least 0, not {args.smem}.")
     arguments, contents = arguments_and_memory(args.arg)
-    grid, block = _three(args.grid or "", "--grid"), _three(args.block or "", "--block")
+    grid, block = _parse_dim3(args.grid or "", "--grid"), _parse_dim3(args.block or "", "--block")
     known = () if args.execute else tables(contents)  # with --execute, memory contents are real
     return Launch(grid, block, args.smem, arguments, known), contents
 
@@ -398,7 +399,7 @@ def _code_of_file(
 def _read_cubin(args: SassOptions, path: Path) -> tuple[bytes, str | None]:
     for flag in ("define", "include", "flag"):
         if getattr(args, flag):
-            raise InvalidProblem(f"--{flag} is for a FILE.cu: {path.name} is compiled already.")
+            raise InvalidProblem(f"--{flag} is for a FILE.cu: {path.name} is already compiled.")
     with files.as_sentence(f"{path} cannot be read", "name another file", named=True):
         data = files.read(path, _MAX_CUBIN)
     arch = read_cubin(data).arch
@@ -428,7 +429,7 @@ def _define(item: str) -> tuple[str, str]:
     return name, value if equals else "1"
 
 
-def _three(text: str, flag: str) -> tuple[int, int, int]:
+def _parse_dim3(text: str, flag: str) -> tuple[int, int, int]:
     """`64` → (64, 1, 1), `64,2` → (64, 2, 1)."""
     parts = text.replace("x", ",").split(",")
     try:
@@ -437,7 +438,7 @@ def _three(text: str, flag: str) -> tuple[int, int, int]:
         numbers = []
     if not 1 <= len(numbers) <= 3 or min(numbers) < 1:
         raise InvalidProblem(
-            f"{flag} takes one to three whole numbers from 1, X,Y,Z: not {text!r}."
+            f"{flag} takes one to three whole numbers of at least 1, X,Y,Z, not {text!r}."
         )
     x, y, z = numbers + [1] * (3 - len(numbers))
     return x, y, z
@@ -463,7 +464,7 @@ def _check_runs_on(arch: str, device: DeviceSpec) -> None:
     own_major, own_minor = device.compute_capability
     if major != own_major or minor > own_minor:
         raise InvalidProblem(
-            f"Code for {arch} does not run on {device.name}, which is {device.arch}: "
-            "compile it for that, or name another GPU.",
+            f"Code for {arch} does not run on {device.name} ({device.arch}): compile it for "
+            f"{device.arch}, or name another GPU.",
             code="cubin_on_other_gpu",
         )

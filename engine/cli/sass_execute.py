@@ -45,7 +45,7 @@ class _Executed:
     seconds: float
     fault: str
     hazards: tuple[Hazard, ...]
-    buffers: tuple[tuple[int, int, int], ...]  # (index of the pointer, bytes, changed bytes)
+    buffers: tuple[tuple[int, int, int], ...]  # (number of the pointer, its bytes, changed bytes)
 
 
 def run_executed(
@@ -98,7 +98,7 @@ def _cluster_of(
     size = prod(cluster)
     if size > 1 and int(cubin.arch[3:].rstrip("af")) < 90:
         raise InvalidProblem(
-            f"--cluster is of sm_90 and later, and the code is for {cubin.arch}: leave it out.",
+            f"--cluster needs sm_90 or later, and the code is for {cubin.arch}: leave it out.",
             code="cluster_before_hopper",
         )
     if size > _MOST_CLUSTER_CTAS or (compiled and cluster != compiled):
@@ -116,7 +116,8 @@ def _check_shared_memory(cubin: Cubin, entry: Entry, launch: Launch) -> None:
     if limits is not None and used > limits.smem_per_cta_optin_bytes:
         raise InvalidProblem(
             f"{entry.name} would have {used:,} bytes of shared memory for a CTA "
-            f"({entry.static_smem_bytes:,} of its own, the others by --smem), and {cubin.arch} has "
+            f"({entry.static_smem_bytes:,} static, the rest dynamic by --smem), and {cubin.arch} "
+            "has "
             f"{limits.smem_per_cta_optin_bytes:,}: give less.",
             code="sass_shared_memory",
         )
@@ -168,7 +169,7 @@ def _memory(number: int, content: Content | None) -> GlobalBuffer:
     NaN patterns for plain bytes."""
     if content is None:
         raise InvalidProblem(
-            f"Pointer {number + 1} does not say how much memory it has: write ptr:4096 (bytes) or "
+            f"Pointer {number + 1} has no size: write ptr:4096 (bytes) or "
             "ptr:f16[2,64] (numbers), in a structure as struct:24;0=ptr:4096."
         )
     words = np.zeros(-(-content.size_bytes // 8), np.uint64)
@@ -193,16 +194,16 @@ def _print(file: str, found: _Executed, check: bool) -> None:
         print(found.fault)
     else:
         print(
-            f"It came to its end after {found.instructions:,} warp instructions "
-            f"({found.seconds:.2f} s here, which says nothing of a GPU)."
+            f"It finished after {found.instructions:,} warp instructions ({found.seconds:.2f} s "
+            "on this CPU, not a GPU time)."
         )
     for number, size, changed in found.buffers:
         print(f"pointer {number}: {changed:,} of {size:,} bytes changed")
     for hazard in found.hazards:
         print(f"{hazard.kind}: {hazard.sentence}")
     if check and not found.hazards:
-        so_far = " up to there" if found.fault else ""
-        print(f"No hazard of shared or global memory was found{so_far}.")
+        so_far = " before the fault" if found.fault else ""
+        print(f"No hazard in shared or global memory was found{so_far}.")
 
 
 def _as_json(file: str, found: _Executed, check: bool) -> dict[str, Any]:

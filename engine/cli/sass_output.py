@@ -36,7 +36,7 @@ class Result:
 
     analysis: Analysis
     timed: TimedLaunch | None
-    of_clock: str = ""  # note on the clock
+    clock_note: str = ""  # note on the clock
     device: DeviceSpec | None = None  # at this clock
     predicted: Latency | None = None  # of all passes of a variant, as `evaluate` predicts it
 
@@ -45,7 +45,7 @@ class Result:
         """Notes on the limits of the result."""
         found = self.timed.simulated if self.timed else None
         told = notes(self.analysis, *((found.iterations, found.start_spread) if found else ()))
-        return (*told, self.of_clock) if self.of_clock else tuple(told)
+        return (*told, self.clock_note) if self.clock_note else tuple(told)
 
     @property
     def method(self) -> str:
@@ -303,7 +303,10 @@ def _print_counts(kernel: str, analysis: Analysis) -> None:
             "code",
             f"{len(program.instructions):,} instructions, {format_bytes(program.code_bytes)}",
         ),
-        ("warp instructions", f"{figures.executed:,} ({figures.executed // launch.ctas:,} a CTA)"),
+        (
+            "warp instructions",
+            f"{figures.executed:,} ({figures.executed // launch.ctas:,} per CTA)",
+        ),
     ]
     for pipe, count in sorted(figures.instructions.items(), key=lambda item: -item[1]):
         rows.append((f"  {pipe}", f"{count:,} ({count / figures.executed:.1%})"))
@@ -315,7 +318,7 @@ def _print_counts(kernel: str, analysis: Analysis) -> None:
         ("barriers", f"{figures.barriers:,}"),
         ("shared wavefronts", _against(figures.shared_wavefronts, figures.ideal_shared_wavefronts)),
         ("global sectors", _against(figures.global_sectors, figures.ideal_global_sectors)),
-        ("global bytes asked for", format_bytes(figures.global_bytes)),
+        ("global bytes requested", format_bytes(figures.global_bytes)),
     ]
     if figures.local_sectors:
         rows.append(("local sectors (spills, stack)", f"{figures.local_sectors:,}"))
@@ -326,7 +329,7 @@ def _print_counts(kernel: str, analysis: Analysis) -> None:
 def _against(actual: int, ideal: int) -> str:
     if ideal == 0:
         return f"{actual:,}"
-    return f"{actual:,} ({ideal:,} would do, {actual / ideal:.2f} times)"
+    return f"{actual:,} ({ideal:,} at best, {actual / ideal:.2f}×)"
 
 
 def _print_loops(analysis: Analysis) -> None:
@@ -334,8 +337,8 @@ def _print_loops(analysis: Analysis) -> None:
     records = (
         {
             "loop at": "  " * loop.loop.depth + _line(loop.source),
-            "iterations a CTA": f"{loop.iterations / ctas:,.1f}",
-            "instructions an iteration": f"{loop.instructions_per_iteration:,.1f}",
+            "iterations per CTA": f"{loop.iterations / ctas:,.1f}",
+            "instructions per iteration": f"{loop.instructions_per_iteration:,.1f}",
             "of all": f"{loop.figures.executed / analysis.counts.executed:.1%}",
             **_memory(loop.figures),
         }

@@ -101,7 +101,8 @@ def run_decide(args: SessionsDecideOptions) -> int:
         changes["phases"] = tuple(map(_phase, args.phase))
     if len(changes) == 1:
         raise InvalidProblem(
-            "Nothing was said: give --decision, --hours, --cost or --phase.", code="nothing_said"
+            "There is nothing to record: give --decision, --hours, --cost or --phase.",
+            code="nothing_said",
         )
     print(f"Saved as {default_store().save(snapshot.model_copy(update=changes))}.")
     return 0
@@ -148,7 +149,7 @@ def run_spent(args: SessionsSpentOptions) -> int:
     elif table.rows:
         print_table(table)
     else:
-        print("No session says what it cost: attune sessions decide --help.")
+        print("No session has a recorded cost: attune sessions decide --help.")
     return 0
 
 
@@ -266,7 +267,7 @@ def run_import(args: SessionsImportOptions) -> int:
     for snapshot in snapshots:
         count = len(snapshot.evaluations)
         word = "evaluation" if count == 1 else "evaluations"
-        print(f"{count:,} {word} kept as {store.save(snapshot)}")
+        print(f"{count:,} {word} saved as {store.save(snapshot)}")
         if snapshot.log:
             print(snapshot.log)
     return 0
@@ -305,7 +306,7 @@ def run_report(args: ReportOptions) -> int:
     path = Path(args.output)
     kind = _SUFFIXES.get(path.suffix.lower())
     if kind is None:
-        raise UnknownName(f"A report is written as .html or .md: name it so, not {path.name!r}.")
+        raise UnknownName(f"A report's name ends in .html or .md, not {path.name!r}.")
 
     snapshot = open_session(args.file)
     history = open_history()

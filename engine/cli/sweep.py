@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 from engine.attention.config import (
+    delete_tuned,
     find_variant,
-    forget_tuned,
+    invalid_values_error,
     load_tuned,
-    not_offered,
     tuned_path,
     usual_causal,
     usual_dtype,
 )
-from engine.attention.presets import find_preset
+from engine.attention.problem import find_preset
 from engine.attention.tensors import NORMAL
 from engine.base.errors import ClusterError, InvalidProblem
 from engine.base.schema import encode
@@ -54,7 +54,7 @@ from kernels.characters import visible
 from kernels.ladder import LADDER
 from kernels.variant import AUTO, DTYPES
 
-# Output of `sweep`: plan, progress, places and failures.
+# Output of `sweep`: plan, progress, ranking and failures.
 
 
 def plan_dict(points: Sequence[SweepPoint], estimate: TimeLeft) -> dict[str, Any]:
@@ -110,10 +110,10 @@ class Reporter:
         if self._quiet or (time.monotonic() < self._next and not done):
             return
         if self._bar is not None:
-            self._bar(progress, _told(progress))
+            self._bar(progress, _progress_line(progress))
             return
         self._next = time.monotonic() + 1.0
-        print(_told(progress), file=sys.stderr)
+        print(_progress_line(progress), file=sys.stderr)
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def _bar() -> Iterator[Callable[[Progress, str], None]]:
         yield renew
 
 
-def _told(progress: Progress) -> str:
+def _progress_line(progress: Progress) -> str:
     """Return a progress line such as `12/50 · 80/min · 30 s left · best v05 …`."""
     parts = [f"{progress.done:,}/{progress.total:,}"]
     if progress.failed:
@@ -187,7 +187,7 @@ def print_results(
 
 
 def result_dict(result: ProblemResult, rows: Mapping[str, SweepRow]) -> dict[str, Any]:
-    """Return the best places of one problem, for `--json`."""
+    """Return the ranking of one problem's best points, for `--json`."""
     ties = result.ties
     return {
         "device": result.device,
@@ -270,7 +270,7 @@ def run(args: CommandOptions) -> int:
         )
         if book.path.exists() and not book.path.is_file():
             raise InvalidProblem(
-                f"--journal {book.path} is no regular file: name another.",
+                f"--journal {book.path} is not a regular file: name another.",
                 code="journal_no_regular_file",
             )
         if book.path.exists() and book.path.stat().st_size:
@@ -328,7 +328,7 @@ def run(args: CommandOptions) -> int:
             print(go_on, file=sys.stderr)
         raise
     rows = rows_of(book, points)
-    kept = _keep(spec, rows, results) if args.keep else []
+    kept = _save_tuned(spec, rows, results) if args.keep else []
     _print(args, book, rows, results, state, reporter.last, kept)
     progress = reporter.last
     return 0 if progress is not None and progress.passed and not progress.failed else 1
@@ -383,7 +383,9 @@ def _print(
             print(sentence)
 
 
-def _keep(spec: SweepSpec, rows: Sequence[SweepRow], results: Sequence[ProblemResult]) -> list[str]:
+def _save_tuned(
+    spec: SweepSpec, rows: Sequence[SweepRow], results: Sequence[ProblemResult]
+) -> list[str]:
     """Save each variant's best config; return a sentence for each."""
     return keep_configs(configs_to_keep(results, rows, spec.strategy))
 
@@ -430,9 +432,9 @@ def _check_offered(space: Space) -> None:
     variants = [find_variant(name) for name in space.variants]
     for name, values in space.tunables.items():
         having = [v for v in variants if name in v.default_config()]
-        whys = [v.unoffered({name: value}) for v in having for value in values]
+        whys = [v.invalid_values({name: value}) for v in having for value in values]
         if all(whys):
-            raise not_offered(str(whys[0]))
+            raise invalid_values_error(str(whys[0]))
 
 
 def _problems(args: CommandOptions) -> tuple[Any, ...]:
@@ -532,13 +534,13 @@ def run_tuned(args: TunedOptions) -> int:
                 f"accident; to delete everything remove {tuned_path()}.",
                 code="forget_names_nothing",
             )
-        entries = [entry for entry in entries if forget_tuned(entry)]
+        entries = [entry for entry in entries if delete_tuned(entry)]
     if args.json:
         print_json([encode(entry) for entry in entries])
         return 0
     if not entries:
         which = " like that" if args.variant or args.gpu or args.problem_class else ""
-        print(f"No tuned config{which} is kept in {tuned_path()}: `sweep --keep` keeps the best.")
+        print(f"No tuned config{which} is saved in {tuned_path()}: `sweep --keep` saves the best.")
         return 0
     records = (
         {
@@ -547,7 +549,7 @@ def run_tuned(args: TunedOptions) -> int:
             "class of problems": entry.problem_class,
             "config": entry.values(),
             "tuned for": entry.describe(),
-            "by": f"{entry.strategy}, {entry.evaluations:,} tried",
+            "by": f"{entry.strategy}, {entry.evaluations:,} evaluated",
             "when": entry.when,
         }
         for entry in entries

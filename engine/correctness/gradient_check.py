@@ -26,7 +26,7 @@ from engine.attention.tensors import (
 )
 from engine.backends.base import RunResult
 from engine.correctness.diagnosis.patterns import find_patterns
-from engine.correctness.finding_codes import FindingCode
+from engine.correctness.findings import FindingCode, place_of
 from engine.correctness.gradients import (
     ExpectedGradient,
     ExpectedGradients,
@@ -52,7 +52,6 @@ from engine.correctness.reference import (
     covered_blocks,
     softmax_parts,
 )
-from engine.correctness.regions import place_of
 
 NAMES = {"dq": "dQ", "dk": "dK", "dv": "dV"}
 # What to look at, by the correct outputs, which exclude the computations that they share with the

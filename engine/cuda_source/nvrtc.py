@@ -26,9 +26,8 @@ from engine.base.errors import (
     UnknownName,
 )
 from engine.base.files import MAX_LOG, cache_root, make_cupy_folder, read_entry, write_entry
-from engine.cuda_source.compiler import compile_apart
+from engine.cuda_source.compiler import Compile, Compiled, NvrtcLibrary, compile_apart
 from engine.cuda_source.host_code import host_lines
-from engine.cuda_source.library import Compile, Compiled, NvrtcLibrary
 from engine.cuda_source.ptxas import (
     PtxasInfo,
     first_error,
@@ -459,7 +458,7 @@ class _Build:
         # Names are looked up at the source's end, where an earlier error may make them fail.
         host = {f"{f.name}({line})" for f in self.sources.files for line in host_lines(f.code)}
         first = first_error(_ENTRY_ERROR.sub("", log), self.sources.name, host)
-        return CompileError(first, log[:MAX_LOG])
+        return CompileError(first, log[:MAX_LOG], code="nvrtc_error")
 
     def _no_such_kernel(self, entry: str, what: str) -> tuple[str, str]:
         """Return sentence and code."""

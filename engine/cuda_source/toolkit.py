@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from engine.base.errors import ToolMissing
-from engine.cuda_source.library import NvrtcError, NvrtcLibrary
+from engine.cuda_source.compiler import NvrtcError, NvrtcLibrary
 
 INSTALL_HINT = "pip install -e '.[cuda13]'"
 

@@ -14,8 +14,7 @@ from engine.base.errors import UnknownName, unknown
 from engine.gate.judge import Work, do_work
 from engine.gate.settings import Budget, Settings, SettingsError, read_settings
 from engine.gate.trees import SETTINGS_NAME, Found, Tree, commit_file, find_kernels, settings_of
-from engine.versions.figures import Figures
-from engine.versions.verdict_rules import LABELS, figure_text
+from engine.versions.figures import LABELS, Figures, figure_text
 from engine.versions.workers import Failed, Workers
 
 _HEADER = re.compile(r"^\s*\[\[\s*budget\s*\]\]\s*(#.*)?$")
@@ -55,8 +54,7 @@ def accept(tree: Tree, kernels: Sequence[str], processes: int = 0) -> Renewed:
     new = [b for name in kernels for b in _added(name, settings, {o.kernel for o in old}, found)]
     if not old and not new:
         raise SettingsError(
-            f"{SETTINGS_NAME} holds no budget: name a kernel to add budgets for, with --kernel "
-            "NAME."
+            f"{SETTINGS_NAME} has no budget: name a kernel to add budgets for, with --kernel NAME."
         )
     works = []
     for budget in (*old, *new):
@@ -108,7 +106,7 @@ def _added(
 def _limit(figures: Figures, name: str, budget: Budget) -> float:
     value = getattr(figures, name)
     if value is None:
-        raise SettingsError(f"{LABELS[name]} of {budget.label} is not known: leave it out.")
+        raise SettingsError(f"{LABELS[name]} of {budget.label} is unknown: leave it out.")
     if name != "simulated_us":
         return int(value)
     scale = 10.0 ** (math.floor(math.log10(value)) - _DIGITS + 1)
@@ -145,8 +143,8 @@ def _edited(text: str, now: Mapping[int, Mapping[str, float]]) -> str:
         lines.append(line)
     if replaced != sum(map(len, now.values())):
         raise SettingsError(
-            f"{SETTINGS_NAME}: budgets are renewed where each is a [[budget]] with a line for each "
-            "limit: write them so.",
+            f"{SETTINGS_NAME}: budgets can be renewed only if each is a [[budget]] table with one "
+            "line per limit: write them in this form.",
             code="budgets_layout",
         )
     return "".join(lines)

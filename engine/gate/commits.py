@@ -25,8 +25,7 @@ from engine.gate.trees import (
     source_diff,
     working_tree,
 )
-from engine.versions.figures import Answer
-from engine.versions.verdict_rules import Finding, compare_answers, figure_text
+from engine.versions.figures import Answer, Finding, compare_answers, figure_text
 from engine.versions.workers import Failed, Workers
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ def history_of(
 
 def _answer(version: Found | None, done: object) -> Answer:
     if version is None:
-        return Answer(fault="The kernel was not there, or had another name.", refused=True)
+        return Answer(fault="The kernel did not exist yet, or had another name.", refused=True)
     if version.variant is None:
         return Answer(fault=version.fault)
     if isinstance(done, Failed):

@@ -23,13 +23,16 @@ from engine.gate.trees import (
     settings_of,
 )
 from engine.machine_code.native_library import build_all
-from engine.versions.figures import Answer, compile_fault, compiled_answer, variant_of
-from engine.versions.verdict_rules import (
+from engine.versions.figures import (
+    Answer,
     Finding,
     GateVerdict,
     compare_answers,
+    compile_fault,
+    compiled_answer,
     finding,
     measured_finding,
+    variant_of,
 )
 from engine.versions.workers import Failed, Workers
 from kernels.variant import Variant
@@ -166,7 +169,7 @@ def judge(
     asked = ids if _settings_text(base) != _settings_text(head) else changed
     works += _budget_works(budgets, second, set(asked), chosen)
     if works:
-        # Once, outside of the time limit of a kernel. On failure, each kernel's verdict says so.
+        # Built once, outside a kernel's time limit. If that fails, each kernel's verdict says so.
         with suppress(AttuneError):
             build_all()
     answers = _run(works, chosen, processes, on_done)
@@ -492,7 +495,7 @@ def _changed_meaning(before: Found | None, after: Found) -> Iterable[str]:
                 f"{old_one.default} by default → {tunable.values}, {tunable.default} by default."
             )
     for gone in tunables:
-        yield f"Its description changed: tunable {gone} is no more."
+        yield f"Its description changed: tunable {gone} was removed."
 
 
 def _remarks(
@@ -506,7 +509,7 @@ def _remarks(
 ) -> Iterable[str]:
     if not ids:
         where = " that match kernels = …" if settings.kernels else ""
-        yield f"Neither side holds kernels with a description{where}."
+        yield f"Neither side has kernels with a description{where}."
     if changed and native:
         yield "Results were checked with host builds, run on this CPU with your rights."
 
@@ -523,7 +526,7 @@ def _remarks(
             "this CPU with your rights."
         )
     if _settings_text(base) != _settings_text(head) and len(head.names) > 1:
-        yield f"The change also edits {SETTINGS_NAME}, by which it is judged: read that diff."
+        yield f"The change also edits {SETTINGS_NAME}, which sets these verdicts: read that diff."
 
 
 def _settings_text(tree: Tree) -> bytes:

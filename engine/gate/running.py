@@ -76,7 +76,7 @@ def check_output(
     if done.status in unknown or (done.status is Status.SKIPPED and done.execution is not None):
         return Checked(None, done.reason)
     if done.status in (Status.PASSED, Status.SKIPPED):
-        return Checked(True, done.reason or "The output is right, and the checker found nothing.")
+        return Checked(True, done.reason or "The output is correct, and the checker found nothing.")
     found = done.correctness.findings[:1] if done.correctness is not None else ()
     return Checked(False, " ".join([done.reason, *(f.text() for f in found)]))
 
@@ -93,7 +93,7 @@ def measuring_gpu() -> str:
 
     why = why_not_cuda()
     if why is None and is_software_gpu():
-        why = "The GPU here is a software GPU, whose times mean nothing."
+        why = "The GPU here is a software GPU, whose times are meaningless."
     local = target_device(None) if why is None else None
     if local is None:
         why = why or "The driver does not say which GPU this is."

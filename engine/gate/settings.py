@@ -13,10 +13,10 @@ from engine.attention.problem import Direction, Problem, parse_seqlens
 from engine.base.errors import AttuneError, BadInput
 from engine.devices import find_device
 from engine.gate.trees import SETTINGS_NAME, settings_of
-from engine.versions.figures import Figures
-from engine.versions.verdict_rules import (
+from engine.versions.figures import (
     COUNTED,
     LABELS,
+    Figures,
     Finding,
     GateVerdict,
     Thresholds,
@@ -158,7 +158,7 @@ def parse_problem(text: str) -> Problem:
         else:
             raise SettingsError(
                 f"A problem is written like 'B4 H8 S512 D64 causal bf16': {word!r} in {text!r} "
-                "is none of its words."
+                "is not such a word."
             )
     return Problem(**given)
 
@@ -183,7 +183,7 @@ def _settings(raw: Mapping[str, Any]) -> Settings:
             known = ", ".join(["simulated", *(n for n in LABELS if n != "simulated_us")])
             raise _mistake(f"there is no threshold {name!r}: known are {known}")
         if not _is_number(share) or share < 0:
-            raise _mistake(f"threshold {name} is a share from 0 (0.02: 2 %), not {share!r}")
+            raise _mistake(f"threshold {name} is a share of at least 0 (0.02: 2 %), not {share!r}")
         if name != "simulated":
             counted[name] = float(share)
     simulated = thresholds.get("simulated")
@@ -237,12 +237,12 @@ def _budget(entry: Any) -> Budget:
     known = ", ".join(LIMITS)
     for name in entry:
         if name not in LIMITS and name not in ("kernel", "gpu", "problem"):
-            raise _mistake(f"a [[budget]] holds limits ({known}), not {name}")
+            raise _mistake(f"a [[budget]] has the limits {known}, not {name}")
     if not limits:
         raise _mistake(f"a [[budget]] holds limits: {known}")
     for name, value in limits.items():
         if not _is_number(value) or value < 0:
-            raise _mistake(f"{name} of a [[budget]] is a number from 0, not {value!r}")
+            raise _mistake(f"{name} of a [[budget]] is a number of at least 0, not {value!r}")
     gpu = find_device(entry["gpu"]).name
     return Budget(entry["kernel"], gpu, parse_problem(entry["problem"]), limits)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from engine.attention.config import describes_itself
+from engine.attention.config import is_described
 from engine.base.errors import BadInput, CompileError, ToolMissing
 from engine.cuda_source.sources import OutsideFolder, files_inside, include_from
 from kernels.description import parse_variant
@@ -102,7 +102,8 @@ def open_tree(name: str, here: Path, into: Path) -> Tree:
         return Tree(name, path.parent.absolute(), (path.name,))
     if top is None and not looks_like_a_path:
         raise NoTree(
-            f"{here} is no git repository, and there is no folder {name}: run this inside one, or "
+            f"{here} is not a git repository, and there is no folder {name}: run this inside one, "
+            "or "
             "name two folders or two .cu files.",
             code="no_repository_nor_folder",
         )
@@ -133,7 +134,7 @@ def working_tree(here: Path) -> Tree:
     """Return the working tree: files on disk, without those that git ignores."""
     top = repository(here)
     if top is None:
-        raise NoTree(f"{here} is no git repository: run this inside one.", code="no_repository")
+        raise NoTree(f"{here} is not a git repository: run this inside one.", code="no_repository")
     listed = _git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     names = sorted({n for n in _names(listed) if _counts(n) and _is_plain(top, n)})
     staged = [record.partition("\t") for record in _names(_git(top, "ls-files", "-z", "--stage"))]
@@ -213,12 +214,12 @@ def _git(folder: Path, *arguments: str, given: bytes | None = None) -> bytes:
             check=False,
         )
     except FileNotFoundError:
-        raise ToolMissing("git is not installed, and revisions are read by it.") from None
+        raise ToolMissing("git is not installed, and is needed to read revisions.") from None
     except subprocess.TimeoutExpired:
         raise NoTree(f"git {arguments[0]} took longer than {_GIT_SECONDS} s.") from None
     if done.returncode:
         said = done.stderr.decode("utf-8", errors="replace").strip().partition("\n")[0]
-        raise _GitFailed(f"git {arguments[0]} failed in {folder}: {said or 'it says nothing'}.")
+        raise _GitFailed(f"git {arguments[0]} failed in {folder}: {said or 'no message'}.")
     return done.stdout
 
 
@@ -341,7 +342,7 @@ def _folder(path: Path, label: str) -> Tree:
         at = Path(folder).relative_to(root)
         names += [(at / name).as_posix() for name in files if _counts(name)]
         if len(names) > _MAX_FILES:
-            raise NoTree(f"{label} holds more than {_MAX_FILES:,} CUDA files: name a smaller one.")
+            raise NoTree(f"{label} has more than {_MAX_FILES:,} CUDA files: name a smaller folder.")
     return Tree(label, root, tuple(sorted(n for n in names if _is_plain(root, n))))
 
 
@@ -376,7 +377,7 @@ def _names(listed: bytes) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One kernel of one side.
+    """A kernel of one side.
 
     `digest` is a hash of its text, its description, its headers and its cubins.
     """
@@ -403,7 +404,7 @@ def find_kernels(tree: Tree, patterns: Sequence[str]) -> dict[str, Found]:
         path = tree.root / name
         if patterns and not any(fnmatch.fnmatchcase(name, p) for p in patterns):
             continue
-        if not describes_itself(path):
+        if not is_described(path):
             continue
         kernel = _read(tree, name, path)
         # Files with the same name have their paths as ids.

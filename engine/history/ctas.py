@@ -22,7 +22,7 @@ from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.base.files import read_entry, write_entry
-from engine.base.newest import Newest
+from engine.base.memory import Newest
 from engine.cuda_source import CompileReport, cache_root
 from engine.devices.spec import DeviceSpec
 from engine.history.persistent import FIRST_ROWS, LATER_ROWS, PersistentCtas
@@ -44,7 +44,7 @@ from kernels.variant import Config, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 _MOST_MIXED = 8  # points of a curve at which CTAs are scheduled one by one
-# CTAs of a launch beyond which the assignment of the last ones matters little.
+# With more CTAs in a launch, the assignment of the last ones matters little.
 _MOST_DISPATCHED = 4_000
 
 
@@ -55,8 +55,8 @@ class SimulatedCtas:
     times: CtaTimes  # lengths are K/V rows
     cycles_per_us: float
     spread: float  # standard deviation of the logarithm of its error, from the validation
-    longest_first: bool  # order of a causal launch's query tiles
-    has_even_splits: bool = False  # K/V splits that differ by at most one tile
+    longest_first: bool  # a causal launch starts with its longest query tiles
+    has_even_splits: bool = False  # K/V splits differ by at most one tile
     # Absent keys of a partial last K/V tile, ascending, and the cycles that this adds to one CTA
     # and to as many CTAs as an SM holds.
     cut_keys: tuple[int, ...] = ()
@@ -64,7 +64,7 @@ class SimulatedCtas:
     # (K/V rows, extra cycles of one CTA, extra cycles of as many as an SM holds) if all data come
     # from DRAM.
     dram_cycles: tuple[tuple[float, float, float], ...] = ()
-    slots: SlotTimes | None = None  # of SMs with and without a CTA that has a partial query tile
+    slots: SlotTimes | None = None  # with and without a CTA that has a partial query tile
 
     @property
     def fetch_cycles(self) -> float:
@@ -72,7 +72,7 @@ class SimulatedCtas:
         return self.times.fetch_cycles
 
     def curve(self, kernel: Kernel, launches: Launches, traffic: CurveTraffic) -> CtaCurve:
-        """For launches of the kernel."""
+        """Return the CTA times of launches."""
         us, num_sms, config = 1 / self.cycles_per_us, kernel.device.num_sms or 1, kernel.config
         rows = launches.kv_rows * visited_share(launches)
         slices = _slices(config, launches)
@@ -186,7 +186,7 @@ class SimulatedCtas:
         return grid_cycles(self.times, np.concatenate(of_all), num_sms)
 
     def _slice(self, config: Config, launches: Launches, i: int, group: int = 1) -> FloatArray:
-        """Return the K/V rows of the CTAs of one head, in the order in which they start.
+        """Return the K/V rows of the CTAs of one head, in starting order.
 
         Args:
             group: query heads whose rows are packed into one tile.

@@ -9,8 +9,8 @@
 5. by roofline, calibrated or not, which is little more than a bound.
 
 Times of another source are `Reference`s and are never returned. Every prediction is recorded
-(`Prediction`) in one file for all sessions, the ledger; `engine.sessions.known_times` scores it
-later.
+(`Prediction`) in one file for all sessions, the ledger; `engine.sessions.known_times` compares it
+with later measurements.
 """
 
 from __future__ import annotations
@@ -137,8 +137,9 @@ class Time(Tabular):
     low_us: float
     high_us: float
     origin: Origin
-    method: str  # what it is predicted by (`evaluation.METHODS`); empty where it was taken
-    calibrated_on: int  # for a prediction: number of known times of this source
+    # method of the prediction (`evaluation.METHODS`); empty for a measured or recorded time
+    method: str
+    calibrated_on: int  # for a prediction: number of times of this source that it is calibrated on
     where: str  # `session L4 study`; empty for a prediction
     reason: str  # limiting term, or how it was measured
 

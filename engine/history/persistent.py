@@ -1,8 +1,8 @@
 """Times of persistent CTAs, from the costs of their start and of each K/V tile.
 
-Short launches of the kernel's machine code, with one or few CTAs, are simulated. The time of a CTA
-is linear in its pieces (query tiles or parts of them), by length. The schedule gives the pieces of
-each CTA of another launch, and the last SM to finish determines the time.
+Short launches of the kernel with one or few CTAs are simulated. The time of a CTA is the sum of its
+pieces (query tiles or parts of them), each a linear function of its length. The schedule gives the
+pieces of each CTA of another launch, and the last SM to finish determines the time.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from kernels.variant import Config, Schedule, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
-# K/V rows of the longest simulated pieces: of a CTA's first piece, whose end gives the steady cost
-# of a tile, and of later pieces.
+# K/V rows of the longest simulated pieces: of a CTA's first piece, which gives the steady cost of a
+# tile, and of its later pieces.
 FIRST_ROWS, LATER_ROWS = 4096, 1024
-# Query tiles of a CTA that are scheduled one by one; of more, this many represent all.
+# Query tiles of a CTA that are scheduled one by one; a CTA with more is scaled from this many.
 _MOST_PIECES = 48
 _STEPS = 4  # iterations for the factor between predicted and simulated time
 _MOST_POINTS = 16  # computed points of a curve; linear in between
@@ -57,8 +57,8 @@ class Pieces:
     cta: IntArray  # ascending
     place: IntArray  # index within the CTA: 0, 1, …
     tiles: IntArray  # K/V tiles of the piece
-    masked: IntArray  # of which cross the end of the keys or the diagonal
-    is_cut: BoolArray  # other CTAs visit the query tile's other K/V tiles
+    masked: IntArray  # of these, tiles that cross the end of the keys or the diagonal
+    is_cut: BoolArray  # other CTAs have the query tile's remaining K/V tiles
 
     @property
     def num_ctas(self) -> int:
@@ -124,7 +124,7 @@ def _key_tiles(
     cta = np.searchsorted(begins, first, "right") - 1
     tile = np.searchsorted(starts, first, "right") - 1
     begin, end = (np.maximum(0, at - starts[tile] - start) for at in (first, last))
-    visits = begin < end  # has key tiles, not only the start of the query tile
+    visits = begin < end  # has K/V tiles, not only the query tile's start
     cta, within, begin, end = cta[visits], (tile % len(tiles))[visits], begin[visits], end[visits]
     masked = end - np.clip(seen[within], begin, end)
     return _ordered(cta, end - begin, masked, end - begin < of_head[within])
@@ -176,7 +176,7 @@ def _ordered(cta: IntArray, tiles: IntArray, masked: IntArray, is_cut: BoolArray
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A CTA of a short launch: its trace and its features."""
+    """A CTA of a short launch, with its trace and features."""
 
     trace: CtaTrace
     features: FloatArray  # [costs]
@@ -187,8 +187,9 @@ class PersistentCtas:
     """The main pass of one persistent kernel on one GPU."""
 
     counts: tuple[int, ...]  # numbers of resident CTAs, ascending from 1
-    # Costs in cycles, a row per count, columns as `features_of`: of CTAs that execute the same in
-    # step, and of CTAs out of step, where one's start overlaps with another's products.
+    # Costs in cycles, one row per count, columns as in `features_of`: of CTAs that execute the same
+    # work at the same time, and of CTAs at different places, where one's start overlaps with
+    # another's products.
     costs: tuple[tuple[float, ...], ...]
     mixed: tuple[tuple[float, ...], ...]
     # Share of its work that each of the CTAs has completed when the first ends, if an SM's CTAs
@@ -201,7 +202,7 @@ class PersistentCtas:
     dram_share: float = 1.0  # time with all data from DRAM divided by the time with data from L2
 
     def curve(self, kernel: Kernel, launches: Launches, traffic: CurveTraffic) -> CtaCurve:
-        """For launches of the kernel; of many, they differ in their batch alone."""
+        """Return the CTA times of launches, which may only differ in their batch."""
         last = launches.size - 1
         some = np.unique(np.geomspace(1, last + 1, min(last + 1, _MOST_POINTS)).astype(np.int64))
         cycles = [self._cycles(kernel, launches, int(i)) for i in some - 1]
@@ -245,7 +246,7 @@ class PersistentCtas:
     def _of_ctas(
         self, pieces: Pieces, features: FloatArray, costs: tuple[tuple[float, ...], ...]
     ) -> FloatArray:
-        """Return the cycles of each CTA beside 0, 1, … others, `[ctas, resident]`."""
+        """Return the cycles of each CTA beside 0, 1, … other CTAs, `[ctas, resident]`."""
         of_pieces = features @ np.array(costs).T
         sums = [np.bincount(pieces.cta, column) for column in of_pieces.T]
         of_ctas: FloatArray = np.stack(sums, axis=1)
@@ -326,7 +327,7 @@ def simulate_persistent(
     taken = resident * allocated_smem(device, smem_bytes)
 
     def of_regime(regime: Regime) -> PersistentCtas:
-        # In the regime of few busy SMs, an SM has at most one CTA.
+        # If few SMs are busy, each has at most one CTA.
         held = 1 if regime == "alone" else resident
         kernel, fetching = (
             sm_kernel(program, gpu, regime, taken, fetches_code) for fetches_code in (False, True)
@@ -449,7 +450,7 @@ def _mixed_cycles(
     factors: list[list[float]] = [[] for _ in samples]
     for group, cycles in zip(groups, in_parallel(simulated, groups), strict=True):
         factor = 1.0
-        for _ in range(_STEPS):  # factor of all others
+        for _ in range(_STEPS):  # factor applied to the other CTAs
             scaled = beside[group] * np.array([1.0, *[factor] * (count - 1)])
             factor *= cycles / _shared(scaled, scaled, (1.0,) * count, 1)
         for i in group:
@@ -461,7 +462,8 @@ def _mixed_cycles(
 def _first_work(
     timings: Sequence[SmTiming], counts: tuple[int, ...], cycles: FloatArray
 ) -> tuple[float, ...]:
-    """Return `PersistentCtas.first_work`, averaged over the samples.
+    """Return `PersistentCtas.first_work` (the share of work done when the first CTA ends), averaged
+    over the samples.
 
     Args:
         timings: timings of as many CTAs of each sample in step as an SM holds.

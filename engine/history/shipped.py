@@ -1,6 +1,6 @@
 """Figures that ship with Attune: compiler reports and simulated times of the ladder's kernels.
 
-    attune variants --renew    writes them; see `engine.kernel_figures.renew`
+    attune variants --renew    writes them; see `engine.kernel_figures.rung`
 
 There is a file for each of some GPUs, so that pages with many kernels need not compile and simulate
 them. An entry's key is a hash of its inputs, so a kernel with another source, config, compiler or
@@ -26,8 +26,8 @@ from engine.cuda_source import CompileReport, PtxasInfo
 FOLDER = Path(__file__).with_name("figures")
 _FORMAT = 1
 _MOST_BYTES = 8 << 20
-# Names of `engine.machine_code` that only explain, or compute the values of a launch (what
-# `native/emulator.cpp` includes where it `EXECUTES`): a change of these changes no figure.
+# Files of `engine.machine_code` that only explain results or compute a launch's output values
+# (included by `native/emulator.cpp` if it `EXECUTES`). Their changes do not change any figure.
 _EXPLAINS = ("advice", "cubin_files.py", "execution.py", "overlap.py", "launch_report.py")
 _EXECUTES = re.compile(r"execute.*|(?:races|quick|no_marks)\.h")
 
@@ -54,7 +54,7 @@ class ShippedFigures:
         self.counts.update(others.counts)
 
     def report(self, key: str) -> tuple[Mapping[str, str], Mapping[str, PtxasInfo]] | None:
-        """Symbols and entries of a compile, as `plan.known_report` asks for them."""
+        """Return symbols and entries of a compile, as for `engine.model.kernel.known_report`."""
         if (fields := self.reports.get(key)) is None:
             return None
         return fields["symbols"], {n: PtxasInfo(**info) for n, info in fields["entries"].items()}

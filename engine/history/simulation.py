@@ -104,7 +104,7 @@ def simulate(
             tuple(traces.values()),
             tuple(traces),
             resident,
-            # Where few SMs work, one has one CTA at most.
+            # If few SMs are busy, each has at most one CTA.
             most=1 if regime == "alone" else None,
             mixed=has_several_lengths(plan.problem) or plan.config.get("num_splits", 1) > 1,
             slightly_shorter=shorter,

@@ -20,8 +20,7 @@ from engine.attention.config import (
     usual_head_dim,
 )
 from engine.attention.evaluation import Evaluation, Occupancy
-from engine.attention.presets import find_preset
-from engine.attention.problem import KV_DTYPES, KvDtype, Problem
+from engine.attention.problem import KV_DTYPES, KvDtype, Problem, find_preset
 from engine.attention.tensors import NORMAL, InputKind, Inputs, RawArray
 from engine.base.errors import InvalidProblem, UnknownName, unknown
 from engine.cuda_on_host.client import Schedule

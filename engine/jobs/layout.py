@@ -204,7 +204,7 @@ class JobStatus:
     kind: JobKind = "single"
     task: Task = "evaluate"  # of a single job
     progress: JobProgress | None = None  # of a sweep
-    progressed: float | None = None  # Unix time of an older progress
+    progressed: float | None = None  # Unix time of `progress`
     # How a sweep ended: "finished" or "budget"; a latency stream: "unseen" or "full", empty if its
     # kernel was incorrect.
     end: str = ""

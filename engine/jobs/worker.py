@@ -22,7 +22,6 @@ from engine.attention.config import find_variant
 from engine.attention.evaluation import Evaluation
 from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.tensors import Inputs
-from engine.backends.base import RunOptions
 from engine.base import files
 from engine.base.errors import AttuneError, MeasureError, Status
 from engine.base.schema import Stored, encode
@@ -109,8 +108,8 @@ def _history(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> K
     )
 
 
-# The functions of single jobs: from a request to the result for the page, or None if the page finds
-# it in the caches.
+# The functions of single jobs return the result for the page, or None if the page finds it in the
+# caches.
 _TASKS: Mapping[Task, Callable[[JobRunner, JobStatus, EvaluationRequest], Stored | None]] = {
     "evaluate": _evaluation,
     "invariance": _invariance,
@@ -183,14 +182,8 @@ class _Stream:
     def measure_on_cpu(self, request: EvaluationRequest) -> None:
         backend = self.runner.evaluator.backend("cpu")
         begin_stream(self.stream, "cpu_execution", "this machine's CPU")
-        options = RunOptions(
-            request.check,
-            request.schedule,
-            request.seed,
-            request.timeout_s,
-            repeat=False,
-            arch=resolve(request, self.runner.evaluator.history).arch,
-        )
+        arch = resolve(request, self.runner.evaluator.history).arch
+        options = request.run_options(arch, repeat=False)
         self._stage("Executing on the CPU, repeatedly")
         while not self._is_over():
             began = time.monotonic()
@@ -284,13 +277,13 @@ def _build_simulator(
         with contextlib.suppress(AttuneError):  # the first simulation reports what is missing
             build_libraries()
             can_simulate.set()
-            _wait_for_quiet(busy, executor_after_s)
+            _wait_until_idle(busy, executor_after_s)
             prepare()
     finally:
         can_simulate.set()
 
 
-def _wait_for_quiet(busy: Sequence[threading.Event], quiet_s: float) -> None:
+def _wait_until_idle(busy: Sequence[threading.Event], quiet_s: float) -> None:
     """Wait until there was no job for this many seconds."""
     since = time.monotonic()
     while time.monotonic() - since < quiet_s:
@@ -374,8 +367,8 @@ def main(argv: list[str], idle_check_s: float = IDLE_CHECK_S) -> int:
             args = (run, evaluator, is_closing, can_simulate, is_busy_beside)
             beside = threading.Thread(target=_serve_beside, args=args, daemon=True)
             beside.start()
-            at_end.callback(beside.join, 1.0)  # a longer simulation ends with the process
-            at_end.callback(is_closing.set)  # before that
+            at_end.callback(beside.join, 1.0)  # a longer simulation is ended with the process
+            at_end.callback(is_closing.set)  # runs before the join
             runner = JobRunner(run, evaluator, JOB_TYPES, lambda job: not job.is_background)
         else:  # nothing may run beside a measurement
             runner = JobRunner(run, evaluator, JOB_TYPES)

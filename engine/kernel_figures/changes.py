@@ -20,7 +20,7 @@ from engine.history import History
 from engine.kernel_figures.rung import Rung
 from engine.model.kernel import Kernel
 from engine.own_kernels.registry import parent_of
-from engine.versions.verdict_rules import default_threshold, order_of
+from engine.versions.figures import default_threshold, order_of
 from kernels.ladder import LADDER
 from kernels.source_text import without_block
 from kernels.variant import Variant
@@ -29,7 +29,7 @@ _HEADER = re.compile(r"//\s?(?:(?P<label>[A-Z][a-z]+): )?(?P<text>.*)")
 _AGAINST = re.compile(r"\bagainst (?P<id>v\d\d)\b")
 # Registers and predicates, whose numbers change with each compile.
 _NAMES = re.compile(r"\b(U?[RP])\d+\b")
-# Names of the pipes that are compared.
+# Names of the compared pipes.
 _PIPES = {
     "tensor": "tensor cores (HMMA)",
     "fma": "the FMA pipe",

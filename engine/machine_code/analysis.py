@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from engine.base.errors import InvalidCubin
 from engine.base.files import cache_root, read_entry, write_entry
+from engine.base.memory import Newest
 from engine.machine_code.counts import LaunchCounts, count_launch
 from engine.machine_code.cubin import Cubin, Entry, read_cubin
 from engine.machine_code.disassembly import (
@@ -45,7 +46,6 @@ from engine.machine_code.emulation import (
 from engine.machine_code.launch import Launch
 
 _FORMAT = "5"  # version of the cache entries below
-_MOST_PROGRAMS = 16  # kept in memory
 _ARRAYS = ("totals", "work", "data_branch", "data_address", "stand_in")
 
 
@@ -116,14 +116,12 @@ def live_registers(cubin: Cubin, entry: str) -> dict[int, int]:
 def program_of(cubin: Cubin, entry: str) -> Program:
     """Machine code of one entry, cached in memory. Raises as `disassemble`."""
     key = (_sha256(cubin), entry)
-    if key not in _programs:
-        while len(_programs) >= _MOST_PROGRAMS:
-            _programs.pop(next(iter(_programs)), None)
-        _programs[key] = disassembled(cubin).program(entry)
-    return _programs[key]
+    if (program := _programs.get(key)) is None:
+        program = _programs[key] = disassembled(cubin).program(entry)
+    return program
 
 
-_programs: dict[tuple[str, str], Program] = {}
+_programs = Newest[tuple[str, str], Program](16)
 
 
 def analyse(cubin: bytes, entry: str | None, launch: Launch) -> Analysis:
@@ -147,8 +145,8 @@ def analyse(cubin: bytes, entry: str | None, launch: Launch) -> Analysis:
 
 
 @contextlib.contextmanager
-def following_registers(analyses: Sequence[Analysis]) -> Iterator[None]:
-    """Run nvdisasm for the live registers of each launch in parallel with the block."""
+def live_registers_in_background(analyses: Sequence[Analysis]) -> Iterator[None]:
+    """Run nvdisasm for the live registers of each launch in parallel with the `with` block."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: [analysis.live_registers for analysis in analyses])
         yield
@@ -327,7 +325,7 @@ def outer_line(instruction: Instruction) -> SourceLine | None:
 
 
 def is_conversion(instruction: Instruction) -> bool:
-    """Whether the instruction converts between types; HADD2.F32 does, from half to float."""
+    """True if the instruction converts between types; HADD2.F32 does, from half to float."""
     to_float = instruction.opcode == "HADD2" and "F32" in instruction.modifiers
     return to_float or instruction.opcode in _CONVERSIONS
 
@@ -381,7 +379,7 @@ def _figures(counts: LaunchCounts, chosen: Sequence[int]) -> Figures:
 
 
 def has_guessed_addresses(analysis: Analysis) -> bool:
-    """Whether addresses depend on a table in memory whose contents are not known."""
+    """True if addresses depend on a table in memory whose contents are not known."""
     return bool(analysis.counts.data_address.any())
 
 

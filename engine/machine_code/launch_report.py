@@ -319,7 +319,7 @@ def _counts(analysis: Analysis) -> tuple[Count, ...]:
         Count("barriers", f.barriers),
         Count("shared wavefronts", f.shared_wavefronts, f.ideal_shared_wavefronts),
         Count("global sectors", f.global_sectors, f.ideal_global_sectors),
-        Count("global bytes asked for", f.global_bytes),
+        Count("global bytes requested", f.global_bytes),
         Count("local sectors (spills, stack)", f.local_sectors),
         Count("registers per thread", analysis.program.registers),
         *([] if live is None else [Count("registers alive at most", live)]),

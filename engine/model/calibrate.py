@@ -52,16 +52,16 @@ _BOUNDS = {
     "contention": (0.05, 20.0),
     "bandwidth": (0.2, 3.0),
 }
-# A parameter is fitted if a change by a factor e moves some point by this much, beyond the effect
-# of parameters chosen before.
+# A parameter is fitted if a change by a factor e changes some point's log time by this much, beyond
+# the effect of parameters chosen before.
 _LEAST_EFFECT = 5e-4
-# Noise if there are no more points than parameters.
+# Assumed noise if there are no more points than parameters.
 _ASSUMED_NOISE = 0.05
 _LEAST_NOISE = 0.02
 _STEP = 0.1
 # A time shorter than this share of the peak's has a wrong unit.
 _POSSIBLE = 0.5
-# The less common of two hypotheses is accepted if it reduces the error to this share.
+# A kernel is assumed to skip absent keys if that reduces the error to this share.
 _CLEARLY_BETTER = 0.5
 
 
@@ -346,7 +346,8 @@ def _listing(parameters: tuple[str, ...]) -> str:
 
 
 def fits(kernel: Kernel, problem: Problem) -> bool:
-    """True if constraints, compute capability, clusters and shared memory allow the kernel."""
+    """Return True if the kernel meets constraints, compute capability, cluster and shared-memory
+    limits."""
     return _fits(kernel.variant, problem, kernel.config, kernel.device)
 
 

@@ -10,9 +10,9 @@ end at once and are not counted):
     compute = rounds · time(ctas_per_sm) + time(rest)
 
 Priors (the assumed speed of an uncalibrated kernel and its uncertainty) are constants below, each
-with its reason; `engine.model.calibrate` replaces them by measurements. They were set with the L4
-study's series of v01 in view, so those points do not validate them. FlashAttention-2 on an H200
-validates those of tensor kernels (42 of 42 recorded times inside the 90 % interval).
+with its reason; `engine.model.calibrate` replaces them by measurements. They were chosen with
+knowledge of the L4 study's times of v01, so those points do not validate them. FlashAttention-2 on
+an H200 validates those of tensor kernels (42 of 42 recorded times inside the 90 % interval).
 """
 
 from __future__ import annotations
@@ -178,12 +178,12 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The rates of one GPU for one math unit and dtype, per microsecond."""
+    """Rates of one GPU for one math unit and dtype, per µs unless a name says otherwise."""
 
     num_sms: int
     cycles_per_us: float
     flops_per_us_per_sm: float
-    dram_gb_per_s: float  # by the data sheet
+    dram_gb_per_s: float  # from the data sheet
     dram: DramRate
     l2_bytes: int
     l2_bytes_per_cycle: int  # per SM while all SMs read, as in the simulation

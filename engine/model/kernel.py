@@ -23,6 +23,7 @@ from engine.attention.problem import Problem
 from engine.attention.tensors import lengths_of
 from engine.base.errors import CompileError, InvalidProblem, ToolMissing, UnknownName
 from engine.base.launch_arguments import encode_argument
+from engine.base.memory import Newest
 from engine.cuda_source import nvrtc
 from engine.cuda_source.nvrtc import (
     CompiledKernel,
@@ -40,7 +41,7 @@ from engine.machine_code.cubin_files import read_texts, take_cubin
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.overlap import budget_mistake
 from engine.machine_code.timing.constants import widened
-from engine.machine_code.timing.power import Work, executed_work, sustained_note
+from engine.machine_code.timing.power import Work, executed_work, power_limit_note
 from engine.model.equations import (
     Calibration,
     CtaCurve,
@@ -140,8 +141,7 @@ class CountedPlan:
     instructions: float  # warp instructions, without those of tensor cores
 
 
-_counted: dict[tuple[str, str], CountedPlan] = {}
-_MOST_COUNTED = 256
+_counted = Newest[tuple[str, str], CountedPlan](256)
 
 
 def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
@@ -152,8 +152,6 @@ def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
     key = (hashlib.sha256(compiled.cubin).hexdigest(), repr(plan))
     if (known := _counted.get(key)) is not None:
         return known
-    if len(_counted) >= _MOST_COUNTED:
-        _counted.clear()
     counted = [
         count(
             compiled.cubin,
@@ -174,7 +172,8 @@ def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
         local_sectors=sum(f.local_sectors for f in each),
     )
     made = CountedPlan(counts, sum(flops for flops, _ in work), sum(n for _, n in work))
-    return _counted.setdefault(key, made)
+    _counted[key] = made
+    return made
 
 
 def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:
@@ -235,7 +234,7 @@ class Estimate:
     def resources(self) -> tuple[Resources, ...]:
         return tuple(p.resources for p in self.passes)
 
-    def sustained_note(self, tensor_flops: float, instructions: float) -> str:
+    def power_limit_note(self, tensor_flops: float, instructions: float) -> str:
         """Return a sentence on the time of continuous launches if the power limit keeps the
         clock below boost; else empty.
 
@@ -253,7 +252,7 @@ class Estimate:
             instructions,
             dram_us * device.dram(device.memory_gb_per_s or 0.0).bytes_per_us,
         )
-        return sustained_note(device, work, latency.median_us)
+        return power_limit_note(device, work, latency.median_us)
 
 
 def pass_reports(
@@ -321,7 +320,7 @@ def estimate(
         return Estimate(kernel, plan, passes, "", None, None, str(error))
     held = passes[0].occupancy.ctas_per_sm
     if (size := prod(plan.passes[0].cluster)) > 1:
-        # The rest of a GPC on which no further cluster fits stays idle.
+        # SMs of a GPC on which no further cluster fits stay idle.
         clusters = max_active_clusters(device.compute_capability, m.num_sms, held, size)
         m = replace(m, num_sms=clusters * size // held)
     if calibration is not None and not calibration.by_machine_code:
@@ -462,7 +461,8 @@ class Kernel:
         return unsupported_reason(self.variant, problem, self.config, self.device)
 
     def plan(self, problem: Problem) -> LaunchPlan:
-        """The launch. Raises InvalidProblem where variant, config or GPU do not take it."""
+        """Return the launch. Raises InvalidProblem if variant, config or GPU do not support the
+        problem."""
         return launch_plan(self.variant, problem, self.config, self.device)
 
     def resources(self, problem: Problem) -> tuple[Resources, ...]:
@@ -476,11 +476,11 @@ class Kernel:
         return resources(plan, compile_plan(plan, self.device.arch))
 
     def passes(self, problem: Problem) -> tuple[PassReport, ...]:
-        """Resources and occupancy of each pass. Raises as `resources`."""
+        """Return resources and occupancy of each pass. Raises as `resources`."""
         return pass_reports(self, self.plan(problem), self.resources(problem))
 
     def occupancy(self, problem: Problem) -> Occupancy:
-        """Occupancy of the main pass. Raises as `resources`."""
+        """Return the occupancy of the main pass. Raises as `resources`."""
         return problem.main_of(self.passes(problem)).occupancy
 
     def time(self, problem: Problem, history: Times[TimeT]) -> TimeT:
@@ -492,7 +492,8 @@ TimeT = TypeVar("TimeT", covariant=True)
 
 
 class Times(Protocol[TimeT]):
-    """What knows times of kernels: `engine.history.History`, which lies above the models."""
+    """Interface to an object that knows times of kernels: `engine.history.History`, which is above
+    the models."""
 
     def time_of(self, kernel: Kernel, problem: Problem) -> TimeT: ...
 
@@ -505,7 +506,8 @@ class Known(Protocol):
     """
 
     def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
-        """Of each pass. Raises ToolMissing where they are only looked up, and not cached."""
+        """Return the resources of each pass. Raises ToolMissing if they are not cached and may only
+        be looked up."""
         ...
 
     def estimate(

@@ -219,7 +219,7 @@ def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...
 
 
 def _launches(columns: IntArray, num_passes: int) -> Launches:
-    """`columns` is `[18 + 3 · passes, n]`, in the order of `_figures`."""
+    """Return the launches. `columns` is `[18 + 3 · passes, n]`, in the order of `_figures`."""
     batch, num_heads, kv_heads, seqlen, num_keys, head_dim, causal = columns[:7]
     window, twice_scores = columns[7:9]
     element_bytes, kv_element_bytes, scratch, pages = columns[9:13]

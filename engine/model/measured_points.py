@@ -28,7 +28,7 @@ REQUIRED = ("batch", "num_heads", "seqlen", "head_dim", "kernel_ms")
 OPTIONAL = ("ctas", "sdpa_ms", "series", "causal", "dtype", "seqlen_kv", "num_heads_kv")
 # A template with an example line.
 TEMPLATE = f"""{",".join((*REQUIRED, *OPTIONAL))}
-# One line per measured launch, in milliseconds; what is optional may be left empty:
+# One line per measured launch, in milliseconds; optional values may be empty:
 # 1,8,128,64,0.543,16,0.026,my series,false,float16,,
 """
 _LONGEST_MS = 3_600_000.0
@@ -89,10 +89,10 @@ def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
 
 
 def read_table(path: str | Path) -> str:
-    """The text of a CSV file. Raises as `read_measurements`."""
+    """Return the text of a CSV file. Raises as `read_measurements`."""
     path = Path(path)
     try:
-        # A character has at most four bytes; one more byte tells "too long" from "just fits".
+        # A character has at most four bytes; one more byte shows that the file is too long.
         with files.as_sentence(f"{path} cannot be read", "name another file", named=True):
             text = files.read(path, 4 * MAX_CHARS + 1).decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -147,8 +147,8 @@ def _check_columns(table: CsvTable, name: str) -> None:
         other = next((c for c in columns if c.startswith(("kernel_", "time"))), None)
         if other is not None:
             raise InvalidProblem(
-                f"{name}, line {line} has the column {other!r}: times belong into the column "
-                f"kernel_ms, in milliseconds.",
+                f"{name}, line {line} has the column {other!r}: times belong in the column "
+                "kernel_ms, in milliseconds.",
                 code="csv_time_column",
             )
     if missing:
@@ -271,7 +271,7 @@ def keep_csv(data: bytes, most_files: int = _MOST_FILES) -> str:
     """
     if len(data) > MAX_BYTES:
         raise StoreError(
-            f"A table of more than {MAX_BYTES:,} bytes is not kept: shorten it.",
+            f"A table of more than {MAX_BYTES:,} bytes is not stored: shorten it.",
             code="csv_too_large",
         )
     name = hashlib.sha256(data).hexdigest()[:16]
@@ -298,7 +298,7 @@ def kept_csv(name: str) -> bytes:
     except OSError:
         pass
     raise StoreError(
-        f"The link names a CSV file, {name[:16]!r}, that is not kept on this machine: upload it.",
+        f"The link names a CSV file, {name[:16]!r}, that is not stored on this machine: upload it.",
         code="csv_not_kept",
     )
 

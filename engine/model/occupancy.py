@@ -330,7 +330,7 @@ def _reason(
             "shared memory": f"shared memory ({smem_bytes:,} bytes per CTA)",
         }
         together = " and ".join(words[name] for name in binding)
-        return f"{fits}, limited equally by {together}: reducing only one lets no more CTAs in."
+        return f"{fits}, limited equally by {together}: reducing only one of them does not help."
     if binding[0] == "warps":
         return (
             f"{fits}; another would exceed its {limits.max_warps_per_sm} warps, and "

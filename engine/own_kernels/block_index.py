@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from engine.own_kernels.host_launch import split_list
-from engine.own_kernels.parameter_names import (
+from engine.own_kernels.parameters import (
     has_word,
     is_head_dim,
     joined_words,

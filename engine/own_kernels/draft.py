@@ -11,18 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.base.errors import InvalidKernel
-from engine.own_kernels.accessors import (
-    Accessor,
-    accessor_of,
-    pointers_of,
-    with_sizes_named,
-)
 from engine.own_kernels.block_index import BlockIndices
-from engine.own_kernels.head_dims import (
-    chosen_head_dims,
-    most_head_dim,
-    with_head_dim_named,
-)
 from engine.own_kernels.host_launch import (
     HostLaunch,
     Parameter,
@@ -31,20 +20,27 @@ from engine.own_kernels.host_launch import (
     host_launch_of,
     kernels_of,
 )
-from engine.own_kernels.parameter_names import (
+from engine.own_kernels.parameters import (
     ROWS,
     SCALES,
     SIZES,
     THREADS,
     WARPS,
+    Accessor,
+    accessor_of,
     buffer_name,
+    chosen_head_dims,
     is_head_dim,
     is_known_template,
     joined_words,
+    most_head_dim,
+    pointers_of,
     size_named,
     stride_named,
     tensor_named,
     usual_number,
+    with_head_dim_named,
+    with_sizes_named,
     words_of,
     words_of_pointer,
 )

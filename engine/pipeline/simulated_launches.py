@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Final
 from engine.attention.plan import LaunchPlan
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import cache_root, read_entry, write_entry
-from engine.base.newest import Newest
+from engine.base.memory import Newest
 from engine.base.schema import decode, encode
 from engine.cuda_source.sources import read_source
 from engine.devices.spec import DeviceSpec, at_clock
 from engine.history import History
 from engine.history.simulation import resident_of, time_launch
 from engine.machine_code.advice import Advice, Rerun, advise
-from engine.machine_code.analysis import Analysis, code_digest, following_registers
+from engine.machine_code.analysis import Analysis, code_digest, live_registers_in_background
 from engine.machine_code.launch_report import Hint, MachineCode, PassReport, own_line, report
 from engine.machine_code.timing.power import (
     BURST_US,
     SustainedClock,
-    held_sentence,
+    power_limit_sentence,
     sustained_clock,
     work_of,
 )
@@ -177,7 +177,7 @@ def read_machine_code(request: EvaluationRequest, history: History) -> MachineCo
     if (known := _find(path)) is not None:
         return known
     analyses = analyse_plan(plan, device.arch)
-    with following_registers(analyses):
+    with live_registers_in_background(analyses):
         timed, no_time = _timed(predicted, analyses)
     made = MachineCode(
         variant=variant.id,
@@ -407,5 +407,5 @@ def clock_note(
     slower = sum(t.simulated.us_at(found.clock_mhz) for t in timed)
     return (
         f"{at}, which bursts of up to {BURST_US / 1e3:.0f} ms reach. "
-        f"{held_sentence(device, found, total, slower)} (--clock sustained simulates it.)"
+        f"{power_limit_sentence(device, found, total, slower)} (--clock sustained simulates it.)"
     )

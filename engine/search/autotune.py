@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
-from engine.attention.config import TunedConfig, find_variant, keep_tuned, problem_class
+from engine.attention.config import TunedConfig, find_variant, problem_class, save_tuned
 from engine.attention.evaluation import Correctness, Origin
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from engine.pipeline.evaluate import Evaluator
 
 FINALISTS = 5
-# Rounds of each heat. Fewer than 6 give no interval; 6 are enough to find a kernel that is 10 %
-# slower.
+# Rounds of each heat (a short elimination run). Fewer than 6 give no interval; 6 are enough to find
+# a kernel that is 10 % slower.
 HEAT_ROUNDS = (6, 12, 24)
 
 
@@ -404,10 +404,11 @@ def keep_configs(entries: Iterable[TunedConfig]) -> list[str]:
     sentences = []
     for entry in entries:
         key = f"{entry.variant} on {entry.gpu}, {entry.problem_class}"
-        if keep_tuned(entry):
-            sentences.append(f"Kept for {key}: {entry.values()} ({entry.origin}).")
+        if save_tuned(entry):
+            sentences.append(f"Saved for {key}: {entry.values()} ({entry.origin}).")
         else:
             sentences.append(
-                f"Not kept for {key}: what is kept was measured, this is {entry.origin}."
+                f"Not saved for {key}: the saved config was measured, and this one is "
+                f"{entry.origin}."
             )
     return sentences

@@ -31,7 +31,7 @@ OUTLIER_OCCUPANCY = 0.10
 # … is faster by at least this share.
 OUTLIER_TIME = 0.05
 
-# Columns of `sweep_frame` before those of the tunables, which all begin with this prefix.
+# Columns of `sweep_frame`; the columns of tunables follow, with this prefix.
 _CONFIG = "config."
 COLUMNS = (
     *("point", "status", "reason", "device", "variant", "problem"),
@@ -349,7 +349,8 @@ def sweep_roofs(rows: Iterable[SweepRow]) -> tuple[Roofs, ...]:
 
 
 def roofline_frame(rows: Iterable[SweepRow]) -> pd.DataFrame:
-    """Columns `ROOFLINE_COLUMNS`: time in µs, intensity in FLOP/B, bytes of the level, shares 0..1.
+    """Return a DataFrame with `ROOFLINE_COLUMNS`: time in µs, intensity in FLOP/B, bytes of the
+    level, shares 0..1.
 
     Points without a time, with an unknown kernel or GPU, or that do not fit on an SM have no line,
     and neither have levels without bytes.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from engine.attention.evaluation import Evaluation, Latency, LatencyKind
 from engine.attention.problem import Problem
@@ -17,7 +17,6 @@ from engine.sessions.compare.pairing import latency_of_kind
 from engine.sessions.snapshot import Snapshot
 
 Format: TypeAlias = Literal["kernel-tuner", "nvbench"]
-FORMATS: Final = ("kernel-tuner", "nvbench")
 
 # The name in Kernel Tuner's schema 1.1.0 for a config without a time.
 _ERRORS = {

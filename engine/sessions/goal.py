@@ -2,8 +2,8 @@
 
 The rules are conservative. A target covers every problem that it matches, and the worst of them
 decides. Predictions never meet a target. The interval of a ratio uses the extreme ends of both
-times; a target inside it is undecided. Of several evaluations of the same question, the last
-counts.
+times; a target inside it is undecided. Of several evaluations of the same variant, config, problem
+and GPU, the last counts.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _verdict(goal: Goal, figures: Sequence[Figure]) -> GoalStatus:
 
 def _worst(goal: Goal, figures: Sequence[Figure]) -> Figure:
     """Return the deciding figure, the worst."""
-    # By "goodness": higher is always better.
+    # As a gain, of which a higher value is always better.
     return min(figures, key=lambda f: -f.value if goal.metric == "latency_us" else f.value)
 
 
@@ -241,7 +241,7 @@ def _what(e: Evaluation) -> str:
 
 
 def _last_of_each(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """Return the last evaluation of each question."""
+    """Return the last evaluation of each variant, config, problem and GPU."""
     last = {
         (e.variant, tuple(sorted(e.config.items())), e.problem, e.device): e for e in evaluations
     }

@@ -91,8 +91,8 @@ class Session:
     def __init__(self, path: Path) -> None:
         """Open the session with the journal `path`; see `start_session` and `resume_session`."""
         self.path = path
-        self._known_to = 0  # bytes read: of the description,
-        self._read_to = 0  # and of its evaluations and timeline
+        self._known_to = 0  # bytes of the journal read for the description
+        self._read_to = 0  # bytes read for evaluations and timeline
         self.id = ""
         self.created = ""
         self.title = ""
@@ -248,7 +248,7 @@ class Session:
         except StoreError as error:
             why = getattr(error.__cause__, "strerror", None) or "the disk refused"
             raise StoreError(
-                f"The session cannot be kept in {self.path.parent} ({why}): free some disk space "
+                f"The session cannot be stored in {self.path.parent} ({why}): free some disk space "
                 "or make the folder writable.",
                 code="session_not_kept",
             ) from None
@@ -498,7 +498,7 @@ def missing_sources(evaluations: Iterable[Evaluation], sources: Iterable[Source]
     }
     return "\n".join(
         f"The source of {variant} (SHA-256 {sha[:12]}…) is missing: it changed on disk before it "
-        "was kept."
+        "was stored."
         for variant, sha in sorted(missing)
     )
 

@@ -364,21 +364,12 @@ def loads(data: bytes, *, name: str) -> Snapshot:
         return decode(Snapshot, raw, name=label)
 
 
-def read_summary(head: bytes) -> Summary | None:
-    """Return the summary from a file's first bytes (`HEAD_BYTES` are enough).
-
-    None if it is not there, for example if another tool rewrote the file, which must then be read
-    in full.
-    """
-    text = summary_text(head)
-    try:
-        return None if text is None else Summary.model_validate_json(text)
-    except ValueError:
-        return None
-
-
 def summary_text(head: bytes) -> str | None:
-    """Return the JSON of `read_summary`, checked only for duplicate fields."""
+    """Return the summary's JSON from a file's first bytes (`HEAD_BYTES` are enough).
+
+    Only duplicate fields are checked. None if it is not there, for example if another tool rewrote
+    the file, which must then be read in full.
+    """
     for most in (_USUAL_HEAD_BYTES, HEAD_BYTES):  # decompressing dominates
         begin = head
         if head[:2] == GZIP_MAGIC:
@@ -433,7 +424,7 @@ def _text(data: bytes, label: str) -> bytes:
         ) from None
     if len(text) > MAX_BYTES:
         raise SnapshotError(
-            f"{label} expands to more than {MAX_BYTES:,} bytes, which is more than is read.",
+            f"{label} expands to more than {MAX_BYTES:,} bytes, which is more than the limit.",
             code="snapshot_expands_too_far",
         )
     if not gunzip.eof:
@@ -526,13 +517,14 @@ def _known_version(parsed: Any, label: str) -> dict[str, Any]:
     raw: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
     if raw.pop("format", None) != FORMAT:
         raise SnapshotError(
-            f"{label} is not an Attune snapshot: measurements from other tools come in by import.",
+            f"{label} is not an Attune snapshot: measurements from other tools must be imported.",
             code="no_snapshot",
         )
     version = raw.pop("schema_version", None)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise SnapshotError(
-            f"{label}: schema_version must be a whole number from 1.", code="schema_version_form"
+            f"{label}: schema_version must be a whole number of at least 1.",
+            code="schema_version_form",
         )
     if version > SCHEMA_VERSION:
         raise SnapshotError(

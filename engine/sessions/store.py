@@ -246,7 +246,7 @@ class Store:
                 self._own.restore(kept_as, name)
             except FileExistsError:
                 raise StoreError(
-                    f"{name} is there already: the removed one stays in the trash folder.",
+                    f"{name} already exists: the removed one stays in the trash folder.",
                     code="snapshot_exists",
                 ) from None
 
@@ -400,7 +400,7 @@ def _sentences(folder: Folder, done: str, name: str = "") -> Iterator[None]:
             errno.EACCES: "you have no permission there: choose another folder",
             errno.EPERM: "you have no permission there: choose another folder",
             errno.ENOTDIR: "it is a file, or lies below one: choose another folder",
-            errno.ENOENT: "it is not there: check that its disk is mounted",
+            errno.ENOENT: "it does not exist: check that its disk is mounted",
         }
         why = remedies.get(error.errno or 0) or (error.strerror or type(error).__name__).lower()
         kind = InvalidStore if isinstance(error, NotADirectoryError) else StoreError

@@ -345,7 +345,7 @@ def batch_table(evaluations: Iterable[Evaluation]) -> Table:
 
 
 def _batch_rows(group: list[tuple[int, float, Evaluation]]) -> Iterator[dict[str, object]]:
-    """`group`: batch · heads, time for each of them, evaluation."""
+    """Return rows of one group: (batch · heads, time per (batch, head), evaluation)."""
     ordered = sorted(group, key=lambda entry: entry[0])
     smallest = ordered[0][0]
     if smallest == ordered[-1][0]:
@@ -440,7 +440,7 @@ def _pass_row(report: PassReport) -> dict[str, object]:
         "waves": None if o.waves is None else f"{o.waves:.3g}",
         "wave efficiency": _percent(o.wave_efficiency),
         "SM fill": _percent(o.sm_fill),
-        "GPU filled": _percent(o.gpu_fill),
+        "GPU fill": _percent(o.gpu_fill),
     }
 
 
@@ -571,7 +571,8 @@ def _speedup(e: Evaluation) -> str | None:
     if e.latency is None or not timed or e.status is Status.INCORRECT:
         return None
     best, name = min(timed, key=lambda pair: pair[0].median_us)
-    imported = e.status is Status.SKIPPED and e.latency.origin == "recorded"  # timed who knows how
+    # it is unknown how it was timed
+    imported = e.status is Status.SKIPPED and e.latency.origin == "recorded"
     if imported or not are_comparable(e.latency.basis, best.basis):
         return not_comparable(best.basis, e.latency.basis)
     return format_speedup_over(best.median_us / e.latency.median_us, name)

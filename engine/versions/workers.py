@@ -132,7 +132,7 @@ class _Process:
 
 
 def _serve(connection: Connection, function: Callable[[Any], Any], memory_gib: float) -> None:
-    os.setsid()  # an own process group, which is killed as a whole
+    os.setsid()  # its own process group, which is killed as a whole
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     limit = int(memory_gib * (1 << 30))
     with contextlib.suppress(ImportError, ValueError, OSError):

@@ -26,8 +26,7 @@ from engine.jobs.manager import use_manager
 from engine.kernel_figures import changes
 from engine.kernel_figures.rung import Rung, TileCounts, known_rung, request_of
 from engine.model.occupancy import unsupported_reason
-from engine.versions.figures import Answer, Figures
-from engine.versions.verdict_rules import Finding, GateVerdict
+from engine.versions.figures import Answer, Figures, Finding, GateVerdict
 from kernels.ladder import LADDER
 
 PROBLEM = Problem(1, 8, 1024, 64)

@@ -6,8 +6,7 @@ import pytest
 from words import raises
 
 from engine.attention.config import fitting_defaults
-from engine.attention.presets import find_preset, presets
-from engine.attention.problem import Problem
+from engine.attention.problem import Problem, find_preset, presets
 from engine.base.errors import UnknownName
 from kernels.ladder import LADDER
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from engine.base.newest import Newest
+from engine.base.memory import Newest
 
 
 def test_for_a_new_entry_the_oldest_goes() -> None:

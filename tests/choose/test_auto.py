@@ -16,13 +16,12 @@ from words import raises, says
 from engine.attention.config import (
     TunedConfig,
     find_variant,
-    keep_tuned,
     problem_class,
+    save_tuned,
     variant_from,
 )
 from engine.attention.evaluation import CALIBRATED, Latency, Resources
-from engine.attention.presets import presets
-from engine.attention.problem import Problem
+from engine.attention.problem import Problem, presets
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName
 from engine.choose.auto import candidates as tables
 from engine.choose.auto import choose, chosen_variants, decided_by
@@ -338,7 +337,7 @@ def test_a_tuned_config_is_a_candidate() -> None:
         strategy="exhaustive",
         evaluations=18,
     )
-    keep_tuned(tuned)
+    save_tuned(tuned)
     choice = choose(SMALL, L4, history=Simulated(us={"v12": 3.0, "v10": 2.0}))
     assert (choice.variant.id, choice.config["block_n"]) == ("v10", 32)
     assert says(choice.reason, "config_your_tuned")

@@ -17,8 +17,7 @@ from engine.attention.config import resolve_config
 from engine.attention.evaluation import Correctness
 from engine.attention.fp8 import e4m3_bytes, e4m3_values
 from engine.attention.plan import make_plan, target_arch
-from engine.attention.presets import Preset, presets
-from engine.attention.problem import Problem, feature_options, parse_seqlens
+from engine.attention.problem import Preset, Problem, feature_options, parse_seqlens, presets
 from engine.attention.tensors import alibi_slopes, make_inputs
 from engine.attention.tensors import decode as decoded
 from engine.backends.base import RunOptions
@@ -176,7 +175,7 @@ def test_packed_sequences_are_those_of_the_padded_tensors() -> None:
 def test_rungs_that_do_not_take_a_feature_say_so() -> None:
     for variant in LADDER:
         for problem in PROBLEMS:
-            why = variant._untaken(problem.features)
+            why = variant._unsupported_features(problem.features)
             missing = [FEATURES[f] for f in problem.features if f not in variant.takes]
             assert (why is None) == (not missing)
             assert all(what in str(why) for what in missing)

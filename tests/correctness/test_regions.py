@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from engine.attention.problem import Problem
+from engine.correctness.findings import Region, ordinal, place_of, span
 from engine.correctness.reference import everything
-from engine.correctness.regions import Region, ordinal, place_of, span
 from kernels.ladder import by_id
 
 

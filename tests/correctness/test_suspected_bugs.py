@@ -15,8 +15,8 @@ from engine.attention.problem import Problem
 from engine.attention.tensors import decode, encode, make_inputs
 from engine.backends.base import RunResult
 from engine.base.errors import Status
-from engine.correctness import check_output, finding_codes
-from engine.correctness.finding_codes import FindingCode
+from engine.correctness import check_output, findings
+from engine.correctness.findings import FindingCode
 from kernels.ladder import by_id
 
 SEQLEN, BLOCK, SPLITS = 200, 64, 4
@@ -224,7 +224,7 @@ def test_a_causal_bug_is_named(mask: np.ndarray, pattern: str, words: str) -> No
 
 
 def test_every_code_has_a_place_or_none_and_is_used() -> None:
-    folder = Path(finding_codes.__file__).parent
+    folder = Path(findings.__file__).parent
     text = "".join(file.read_text(encoding="utf-8") for file in folder.rglob("*.py"))
     for code in FindingCode:
         assert code == code.name.lower()

@@ -16,7 +16,7 @@ from words import raises
 
 from engine.base.errors import CompileError
 from engine.cuda_source import compile_kernel, compiler
-from engine.cuda_source.library import Compile
+from engine.cuda_source.compiler import Compile
 from engine.cuda_source.nvrtc import toolchain
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
@@ -82,7 +82,7 @@ def test_threads_compile_beside_one_another_and_one_process_is_kept_for_the_next
         thread.join()
     assert len(found) == 4
     kept = [child.process.pid for child in compiler._idle]
-    assert 1 <= len(kept) <= compiler._MOST_IDLE
+    assert 1 <= len(kept) <= compiler._MAX_IDLE
     compiled(cuda_file(GOOD + "// again\n", "again.cu"))
     assert sorted(child.process.pid for child in compiler._idle) == sorted(kept)
 

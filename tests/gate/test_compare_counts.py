@@ -16,10 +16,10 @@ from engine.attention.problem import Problem
 from engine.cli import main
 from engine.sessions.compare import SessionComparison, compare_sessions
 from engine.sessions.compare.formats import change_of, to_dict
-from engine.sessions.compare.missing_counts import uncounted, with_counts
+from engine.sessions.rerun import uncounted, with_counts
 from engine.sessions.session import make_snapshot, make_source
 from engine.sessions.snapshot import Snapshot, dumps, loads
-from engine.versions.verdict_rules import LABELS, GateVerdict
+from engine.versions.figures import LABELS, GateVerdict
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
 

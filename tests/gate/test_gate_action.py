@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from engine.versions.verdict_rules import GateVerdict
+from engine.versions.figures import GateVerdict
 from tests.gate.repositories import ENVIRONMENT, ONE_PROBLEM, commit, edit, git, repository
 
 ROOT = Path(__file__).resolve().parents[2]

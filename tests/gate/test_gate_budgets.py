@@ -12,7 +12,7 @@ from engine.attention.problem import Problem
 from engine.cli import main
 from engine.gate.accept import _edited
 from engine.gate.settings import Budget, SettingsError, exceeded, read_settings
-from engine.versions.verdict_rules import GateVerdict
+from engine.versions.figures import GateVerdict
 from tests.gate.repositories import ENVIRONMENT, ONE_PROBLEM, commit, edit, git, kernel_file
 from tests.gate.repositories import repository as made
 from tests.gate.test_verdicts import FIGURES

@@ -12,7 +12,7 @@ import pytest
 from engine.cli import main
 from engine.gate.judge import GateReport, judge
 from engine.gate.trees import open_tree
-from engine.versions.verdict_rules import GateVerdict
+from engine.versions.figures import GateVerdict
 from tests.gate.repositories import commit, edit, git, kernel_file, repository
 from tests.words import says
 

@@ -24,7 +24,7 @@ from engine.gate.trees import (
     pair_kernels,
     working_tree,
 )
-from engine.versions.verdict_rules import GateVerdict
+from engine.versions.figures import GateVerdict
 from tests.gate.repositories import commit, edit, git, kernel_file, repository
 
 

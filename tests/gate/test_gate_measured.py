@@ -18,7 +18,7 @@ from engine.gate import judge
 from engine.gate.running import measure_pair
 from engine.gate.trees import open_tree, working_tree
 from engine.pipeline.evaluate import Evaluator
-from engine.versions.verdict_rules import GateVerdict, measured_finding
+from engine.versions.figures import GateVerdict, measured_finding
 from tests.gate.repositories import edit, kernel_file, repository
 from tests.pipeline.test_evaluate_cuda import MadeUpCuda, MadeUpTimer
 from tests.words import says

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from words import raises
 
-from engine.versions.figures import Answer, Figures
-from engine.versions.verdict_rules import (
+from engine.versions.figures import (
+    Answer,
+    Figures,
     GateVerdict,
     NeighbourPair,
     Thresholds,

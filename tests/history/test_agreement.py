@@ -315,7 +315,7 @@ def test_time_of_answers_in_its_order() -> None:
     measured = replace(recorded, latency=Latency("measured", 59.0, 58.0, 60.0, "here"))
     newer = replace(recorded, when="2026-05-01T00:00:00+00:00")
     assert (time_with(newer, measured).us, time_with(newer).us) == (59.0, 61.0)
-    assert time_with(recorded).where == "session Mine: test data"
+    assert says(time_with(recorded).where, "session_of_time", "Mine: test data")
     near = evaluation_of(case, replace(MEDIUM, seqlen=256), 25.0)
     assert not says(time_with(near).reason, "clock_of_boost")  # that of the points is not known
     assert (time_with(near).origin, time_with(near).calibrated_on) == ("predicted", 1)

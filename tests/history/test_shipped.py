@@ -18,9 +18,8 @@ from engine.cli import main
 from engine.cuda_source.nvrtc import CompiledKernel, toolchain
 from engine.devices import find_device
 from engine.history import History, shipped, simulation
-from engine.kernel_figures import renew
-from engine.kernel_figures.renew import SHIPPED_GPUS, shapes_of
-from engine.kernel_figures.rung import known_rung, request_of
+from engine.kernel_figures import rung as rungs
+from engine.kernel_figures.rung import SHIPPED_GPUS, known_rung, request_of, shapes_of
 from engine.model.kernel import Kernel
 from kernels.ladder import LADDER
 from kernels.variant import Variant
@@ -67,7 +66,7 @@ def test_what_ships_is_of_this_code(gpu: str) -> None:
 def test_what_ships_is_what_is_simulated() -> None:
     problem = Problem(1, 1, 64, 64)
     kernel = Kernel.of(v07, L4, request_of(v07, problem, "L4").config)
-    mine, theirs = renew._figures(kernel, problem), shipped.shipped_figures()
+    mine, theirs = rungs._figures(kernel, problem), shipped.shipped_figures()
     assert mine.ctas
     assert mine.counts
     for name, fields in asdict(mine).items():
@@ -146,8 +145,8 @@ def test_they_are_renewed(
 ) -> None:
     made = shipped.ShippedFigures({"a": {"symbols": {}, "entries": {}}}, {"b": {"x": 1.5}}, {})
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "figures")
-    monkeypatch.setattr(renew, "_wanted", lambda device: [(device.name, None)])
-    monkeypatch.setattr(renew, "_figures", lambda *_: made)
+    monkeypatch.setattr(rungs, "_wanted", lambda device: [(device.name, None)])
+    monkeypatch.setattr(rungs, "_figures", lambda *_: made)
     assert main(["variants", "--renew", "--gpu", "L4"]) == 0
     assert "L4" in capsys.readouterr().out
     assert shipped.read(shipped.path_for("L4")) == made

@@ -20,8 +20,7 @@ import engine.pipeline.bench as subject
 from engine.attention.config import find_variant
 from engine.attention.evaluation import ALL_KINDS, Correctness, Evaluation, Latency
 from engine.attention.plan import LaunchPlan
-from engine.attention.presets import BENCH_PROBLEMS
-from engine.attention.problem import Problem
+from engine.attention.problem import BENCH_PROBLEMS, Problem
 from engine.base.errors import MeasureError, Status
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device

@@ -17,7 +17,7 @@ from engine.attention.tensors import Inputs, encode, make_inputs
 from engine.backends.base import RunResult
 from engine.backends.cuda.timing import why_too_large
 from engine.base.errors import Status
-from engine.base.host_memory import available_host_memory
+from engine.base.memory import available_host_memory
 from engine.correctness import check_with_maps
 from engine.pipeline.request import check_host_memory, host_bytes_needed
 from kernels.ladder import by_id

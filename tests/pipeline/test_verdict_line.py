@@ -16,11 +16,11 @@ from engine.attention.evaluation import CALIBRATED, Execution, Finding, Latency
 from engine.attention.problem import Problem
 from engine.base.errors import Status
 from engine.choose.auto import Choice
-from engine.correctness.finding_codes import FindingCode
+from engine.correctness.findings import FindingCode
 from engine.cuda_on_host.error_kinds import ErrorKind
 from engine.devices import find_device
 from engine.machine_code.advice import NEXT_WORDS
-from engine.machine_code.advice.kinds import AdviceKind
+from engine.machine_code.advice.gain import AdviceKind
 from engine.machine_code.launch_report import Hint, PassReport, Share
 from engine.machine_code.timing.constants import StallReason
 from engine.model.kernel import Kernel

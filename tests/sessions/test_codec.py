@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sessions_data import evaluation_maker, map_stub, snapshot_maker
+from sessions_data import evaluation_maker, map_stub, read_summary, snapshot_maker
 from words import raises, says
 
 from engine.attention.problem import Problem
@@ -22,7 +22,6 @@ from engine.sessions.snapshot import (
     StoredErrorMap,
     dumps,
     loads,
-    read_summary,
     summarise,
 )
 

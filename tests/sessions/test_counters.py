@@ -13,7 +13,7 @@ from engine.attention.config import find_variant
 from engine.attention.problem import Problem
 from engine.base.units import format_us
 from engine.cli import main, parser
-from engine.cli.profile import ncu_command
+from engine.cli.evaluate import ncu_command
 from engine.history import History
 from engine.model.kernel import Kernel
 from engine.sessions.importers import ImportOptions, import_measurements

@@ -7,20 +7,12 @@ from pathlib import Path
 
 import pytest
 from compare_data import evaluation, session
+from sessions_data import read_summary
 from words import says
 
 from engine.cli import main
 from engine.sessions.session import resume_session, start_session
-from engine.sessions.snapshot import (
-    HEAD_BYTES,
-    Decision,
-    Goal,
-    Phase,
-    Spent,
-    dumps,
-    loads,
-    read_summary,
-)
+from engine.sessions.snapshot import HEAD_BYTES, Decision, Goal, Phase, Spent, dumps, loads
 from engine.sessions.store import default_store
 from engine.sessions.tables import session_tables, spent_table
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from compare_data import evaluation, latency, session
@@ -12,7 +13,7 @@ from words import raises, says
 
 from engine.base.errors import InvalidProblem, Status
 from engine.cli import main
-from engine.sessions.exporters import FORMATS, exported
+from engine.sessions.exporters import Format, exported
 from engine.sessions.snapshot import dumps
 
 MEASURED = (
@@ -21,7 +22,7 @@ MEASURED = (
 )
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", get_args(Format))
 def test_times_read_back_as_they_were(form: str) -> None:
     made = json.loads(exported(session(*MEASURED), form))
     back = imported(made)
@@ -43,7 +44,7 @@ def test_a_failure_is_an_error_of_the_cache() -> None:
     assert [entry["time"] for entry in made["cache"].values()][1] == "CompilationFailedConfig"
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", get_args(Format))
 def test_a_prediction_is_not_written_as_a_time(form: str) -> None:
     guess = evaluation(latency=latency(50.0, origin="predicted"))
     with raises(InvalidProblem, "only_predicted_times"):

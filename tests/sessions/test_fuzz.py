@@ -10,12 +10,12 @@ import pytest
 from hostile import ALL, HOSTILE_TEXTS, VALID, Place, import_outcome, outcome, places, put
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sessions_data import snapshot_maker
+from sessions_data import read_summary, snapshot_maker
 
 from engine.attention.evaluation import Evaluation
 from engine.base.errors import SnapshotError
 from engine.base.schema import decode
-from engine.sessions.snapshot import dumps, read_summary
+from engine.sessions.snapshot import dumps
 
 json_values = st.recursive(
     st.none()

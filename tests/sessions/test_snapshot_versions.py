@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from importing import imported, refused
-from sessions_data import evaluation_maker, snapshot_maker
+from sessions_data import evaluation_maker, read_summary, snapshot_maker
 from words import raises, says
 
 from engine.attention.problem import Problem
@@ -18,15 +18,7 @@ from engine.base.schema import encode
 from engine.sessions.folders import names_for
 from engine.sessions.rerun import their_source
 from engine.sessions.session import make_source
-from engine.sessions.snapshot import (
-    HEAD_BYTES,
-    SCHEMA_VERSION,
-    Snapshot,
-    dumps,
-    loads,
-    read_summary,
-    summarise,
-)
+from engine.sessions.snapshot import HEAD_BYTES, SCHEMA_VERSION, Snapshot, dumps, loads, summarise
 from engine.sessions.tables import batch_table
 from kernels.ladder import by_id
 

@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from engine.attention.tensors import NOISE, Inputs
-from engine.correctness.finding_codes import FindingCode
+from engine.correctness.findings import FindingCode, span
 from engine.correctness.output_error import ComparedOutput
 from engine.correctness.reference import BoolArray, Float64Array, IntArray, covered_blocks
-from engine.correctness.regions import span
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
 
 _MAX_ROWS = 48

@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.attention.paged_kv import Pages
 from engine.attention.tensors import RawArray, decode
-from engine.correctness.finding_codes import FindingCode
+from engine.correctness.findings import FindingCode
 from engine.correctness.reference import Float64Array, IntArray, visible_keys
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 

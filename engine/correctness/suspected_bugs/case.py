@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.attention.problem import Problem
 from engine.attention.tensors import Inputs, alibi_slopes
-from engine.correctness.finding_codes import FindingCode
+from engine.correctness.findings import FindingCode
 from engine.correctness.output_error import ComparedOutput, Tiles
 from engine.correctness.reference import (
     BoolArray,

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from engine.attention.tensors import FloatArray
-from engine.correctness.finding_codes import FindingCode
+from engine.correctness.findings import FindingCode
 from engine.correctness.reference import (
     BoolArray,
     Float64Array,

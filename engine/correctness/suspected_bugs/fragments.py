@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from engine.correctness.finding_codes import FindingCode
+from engine.correctness.findings import FindingCode
 from engine.correctness.output_error import Box
 from engine.correctness.reference import Float64Array, IntArray, visible_keys
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from engine.attention.tensors import decode
-from engine.correctness.finding_codes import FindingCode
+from engine.correctness.findings import FindingCode
 from engine.correctness.reference import BoolArray, Float64Array, IntArray, visible_keys
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 from kernels.variant import ceil_div

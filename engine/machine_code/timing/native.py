@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.base.errors import CompileError, InvalidProblem
+from engine.base.memory import Newest
 from engine.devices.spec import DeviceSpec, DramRate, limits_for
 from engine.machine_code.disassembly import SCOREBOARDS, Instruction, Pipe, Program
 from engine.machine_code.emulation import CtaTrace
@@ -35,7 +36,6 @@ PIPES = tuple(Pipe)
 _PIPE_NUMBER = {pipe: n for n, pipe in enumerate(PIPES)}
 _CODE_LINE_BYTES = 128
 _SLOTS = 3
-_MOST_CACHED = 4
 _KEPT = 256
 _REGISTER = re.compile(r"^[-+~|!]*R(\d+)")
 _PREDICATE = re.compile(r"^!?U?P(\d|T)$")
@@ -61,9 +61,8 @@ OP = np.dtype(
 )
 
 
-_ops_cache: dict[
-    tuple[object, ...], NDArray[np.void]
-] = {}  # cache: all regimes of a kernel share them
+# All regimes of a kernel share them.
+_ops_cache = Newest[tuple[object, ...], NDArray[np.void]](4)
 
 
 def ops_of(program: Program, c: SmConstants, tensor: TensorRates) -> NDArray[np.void]:
@@ -72,8 +71,6 @@ def ops_of(program: Program, c: SmConstants, tensor: TensorRates) -> NDArray[np.
     if not program.cubin_sha256 or (known := _ops_cache.get(key)) is None:
         rows = [_op(i, c, tensor) for i in program.instructions]
         known = np.array(rows, OP)
-        while len(_ops_cache) >= _MOST_CACHED:
-            _ops_cache.pop(next(iter(_ops_cache)), None)
         _ops_cache[key] = known
     return known
 
@@ -111,7 +108,7 @@ def _barrier(number: int) -> int:
 
 
 def _uses_l1(i: Instruction) -> bool:
-    """Whether a load may hit in L1: volatile loads and cp.async that bypasses L1 do not."""
+    """True if a load may hit in L1: not for volatile loads and cp.async that bypasses L1."""
     if i.opcode in ("LDL", "STL"):
         return True
     around = {"STRONG", "BYPASS", "MMIO", "CONSTANT_BYPASS"} & set(i.modifiers)
@@ -168,7 +165,7 @@ def _tensor_cycles(i: Instruction, c: SmConstants, tensor: TensorRates) -> float
 
 
 def _has_halved_sums(i: Instruction) -> bool:
-    """Whether GeForce cards execute it at half rate: FP16, BF16, TF32 and FP8 with FP32 sums, but
+    """True if GeForce cards execute it at half rate: FP16, BF16, TF32 and FP8 with FP32 sums, but
     not FP8 with scales (MXFP8; github.com/gau-nernst/learn-cuda)."""
     return "F32" in i.modifiers and "SF" not in i.modifiers
 
@@ -381,7 +378,7 @@ def simulate_counts(
     return ends
 
 
-def simulate_freed(
+def simulate_slot_releases(
     kernel: Kernel, traces: Sequence[CtaTrace], queue: Sequence[int], resident: int
 ) -> NDArray[np.float64]:
     """Cycles at which slots of an SM fall free for the CTAs after the first `resident`, ascending,

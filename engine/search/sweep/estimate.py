@@ -46,17 +46,17 @@ _RUNS = 2  # every kernel is executed twice and compared with itself
 _MEASURE_S: Mapping[Effort, float] = {"quick": 1.0, "full": 12.0}
 
 _MIN_EVALUATIONS = 3  # of a sweep, to learn a ratio from them
-_MAX_EVALUATIONS = 100  # the newest ones, which give the ratios
-_NEWEST = 10  # weigh as much as all together: the rate may change while a sweep runs
-_TRIMMED_SHARE = 0.2  # cut from each end of the sorted ratios, against outliers
+_MAX_EVALUATIONS = 100  # the newest ones, used for the ratios
+_NEWEST = 10  # the newest weigh as much as all together, because the rate may change during a sweep
+_TRIMMED_SHARE = 0.2  # cut from each end of the sorted ratios, to ignore outliers
 _TRIMMED_SPREAD = 2.0  # a normal spread is about this many times that of its trimmed values
 _DEFAULT_ERROR = 2.0  # factor by which a default may be too long or too short
 _MIN_ERROR = 1.1
-_SPREAD = 1.65  # standard errors; nine of ten sweeps end within the range
+_SPREAD = 1.65  # standard errors: a 90 % range
 _CACHED_BELOW = 0.05  # a stage that takes less than this share of its default found cached work
 _CACHED_RATIO = 0.01  # of the default, for cached work before any was seen
 _SAMPLE_POINTS = 12  # looked up before a sweep
-_SAMPLE_WEIGHT = 2  # the sample counts as much as this many finished points
+_SAMPLE_WEIGHT = 2  # the sample has the weight of this many finished points
 _RELATIVE_SPREAD = 0.7  # of the evaluations' times, until two have finished
 
 
@@ -167,7 +167,7 @@ class Estimator:
 
     @property
     def is_measured(self) -> bool:
-        """Whether any evaluation has been timed."""
+        """Return True if any evaluation has been timed."""
         return self._is_measured
 
     @property
@@ -288,7 +288,7 @@ class Estimator:
             else _RELATIVE_SPREAD * ratio
         )
         of_one = share * differ**2
-        if stage != "check":  # neither kind of point is ever ruled out
+        if stage != "check":  # both kinds of points may still occur
             count = seen + _SAMPLE_WEIGHT
             to_do = (share * count + 0.5) / (count + 1)
             of_one += to_do * (1 - to_do) * ratio**2

@@ -82,7 +82,7 @@ def run_sweep(
         workers: number of parallel evaluations, for estimate and display.
         problems_at_once: number of problems that an exhaustive sweep evaluates in turns.
         on_gpu: evaluations measure on a GPU; only for the estimate.
-        history: known times, and recorder of predictions.
+        history: known times, and the recorder of predictions.
         expected_us: expected times for the strategy "simulated"; None: simulated times, for which
             kernels are compiled and simulated before the first evaluation.
         clock: seconds, for progress and durations.

@@ -35,11 +35,11 @@ from engine.sessions.compare.pairing import (
     winners,
 )
 from engine.sessions.snapshot import Snapshot
-from engine.versions.figures import answer_of
-from engine.versions.verdict_rules import (
+from engine.versions.figures import (
     Finding,
     GateVerdict,
     Thresholds,
+    answer_of,
     compare_figures,
     default_threshold,
     finding,
@@ -48,7 +48,7 @@ from engine.versions.verdict_rules import (
 
 Kind: TypeAlias = Literal["correctness", "time", "counts", "registers"]
 
-# Share of the tolerance: errors of a correct kernel may change by it between compilers.
+# Share of the tolerance by which errors of a correct kernel may differ between compilers.
 _LEAST_ERROR_GROWTH = 0.1
 # Verdicts on measured times and the equivalent verdicts of the gate.
 _OF_TIMES = {
@@ -66,7 +66,7 @@ _TIMES = (
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """One regression. `is_failure`: it is also a regression by the gate's rules."""
+    """One regression. `is_failure`: it also counts as a regression for the gate."""
 
     kind: Kind
     sentence: str
@@ -499,7 +499,7 @@ def _judge_predicted(
     found = simulated_finding(first.median_us, second.median_us, threshold.share)
     if found is None:
         why = (
-            "No difference in time can be told: the simulated times differ by less than "
+            "No verdict on times: the simulated times differ by less than "
             f"{threshold.share:.0%}. {threshold}"
         )
         return GateVerdict.UNDECIDED, None, why

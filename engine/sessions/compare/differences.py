@@ -212,20 +212,20 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class TimeFigure:
-    """A time with its interval, µs; without an interval, both ends are the time."""
+    """A time with its interval, µs; without an interval, both ends equal the time."""
 
     median_us: float
     low_us: float
     high_us: float
-    basis: str  # as of a `Latency`
+    basis: str  # as `Latency.basis`
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFigures:
-    """One kernel of one session on one problem. None where the session does not hold it.
+    """One kernel of one session on one problem. None if the session lacks a figure.
 
     Resources and occupancy are those of the main pass. `times` is by origin: what the session has
-    predicted, recorded and measured of this very variant, config, problem and GPU.
+    predicted, recorded and measured of exactly this variant, config, problem and GPU.
     """
 
     status: str
@@ -243,13 +243,13 @@ class KernelFigures:
     times: Mapping[str, TimeFigure]
 
     def time_us(self, origin: Origin) -> float | None:
-        """The median of this origin."""
+        """Return the median time of this origin, µs; None if there is none."""
         time = self.times.get(origin)
         return time.median_us if time is not None else None
 
     @property
     def error_share(self) -> float | None:
-        """Largest error / tolerance."""
+        """Return the largest error divided by the tolerance; None if unknown."""
         if self.max_abs_err is None or not self.tolerance:
             return None
         return self.max_abs_err / self.tolerance
@@ -257,7 +257,7 @@ class KernelFigures:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure before and after, as text; `change` is empty where there is none."""
+    """One figure before and after, as text; `change` is empty if there is none."""
 
     figure: str
     before: str
@@ -288,7 +288,7 @@ def kernel_figures(evaluation: Evaluation, times: Iterable[Latency]) -> KernelFi
 
 
 def changes(before: KernelFigures, after: KernelFigures) -> tuple[Change, ...]:
-    """Return every figure that one of the two has, in the order of `FIGURES`."""
+    """Return every figure that at least one of the two has, in the order of `FIGURES`."""
     rows = [
         Change("status", before.status, after.status, _if_unequal(before.status, after.status)),
         _number("max |error|", before.max_abs_err, after.max_abs_err, lambda x: f"{x:.3g}"),
@@ -324,7 +324,7 @@ def _number(
 
 
 def _points(figure: str, before: float | None, after: float | None) -> Change:
-    """Two shares; they differ by percentage points."""
+    """Return the difference of two shares in percentage points."""
     change = _number(figure, before, after, _percent)
     return replace(change, change=change.change.replace("%", " points"))
 

@@ -23,13 +23,13 @@ from engine.sessions.compare.differences import (
     changes,
 )
 from engine.sessions.compare.pairing import Entry, Winner, config_label
-from engine.versions.verdict_rules import default_threshold
+from engine.versions.figures import default_threshold
 
 _FEW = 3  # up to this many rows get their own table
 
 
 def _same(*names: str) -> dict[str, Callable[[Any], Any]]:
-    """Return columns whose names are attributes."""
+    """Return columns whose attributes have the same names."""
     return {name: attrgetter(name) for name in names}
 
 
@@ -353,7 +353,7 @@ def change_of(row: ComparedRow) -> str | None:
     words = _change(row.speedup, row.speedup_low, row.speedup_high)
     if row.is_too_near and words != "as fast":
         share = default_threshold().share
-        return f"no difference in time can be told ({words}, within {share:.0%})"
+        return f"no verdict on times ({words}, within {share:.0%})"
     return words
 
 

@@ -21,9 +21,9 @@ from engine.measure.statistics import (
 from engine.sessions.compare.differences import environment_blockers
 from engine.sessions.snapshot import Environment
 
-# Questions (variant, config, problem) of evaluations, and their times.
+# Keys (variant, config, problem) of evaluations, and their times.
 
-# (variant, config, problem): equal for evaluations of the same question.
+# (variant, config, problem): equal for evaluations of the same kernel and problem.
 Key: TypeAlias = tuple[str, tuple[tuple[str, int], ...], Problem]
 
 DEVICE_WARM = "device_warm"
@@ -36,12 +36,12 @@ def config_label(config: Mapping[str, int]) -> str:
 
 
 def key_of(evaluation: Evaluation) -> Key:
-    """Return the question of an evaluation: variant, config and problem."""
+    """Return the key of an evaluation: variant, config and problem."""
     return evaluation.variant, tuple(sorted(evaluation.config.items())), evaluation.problem
 
 
-def newest_by_question(evaluations: Iterable[Evaluation]) -> dict[Key, dict[str, Evaluation]]:
-    """Return the newest evaluation of each question by device."""
+def newest_by_key(evaluations: Iterable[Evaluation]) -> dict[Key, dict[str, Evaluation]]:
+    """Return the newest evaluation of each key by device."""
     newest: dict[Key, dict[str, Evaluation]] = {}
     for e in sorted(evaluations, key=lambda e: e.when):
         newest.setdefault(key_of(e), {})[e.device] = e
@@ -150,7 +150,7 @@ def winners(
         kernels: dict[str, list[Evaluation]] = {}  # two series of a variant are two kernels
         for e in session:
             kernels.setdefault(kernel_name(e, title), []).append(e)
-        newest = (newest_by_question(each).values() for each in kernels.values())
+        newest = (newest_by_key(each).values() for each in kernels.values())
         for e in (e for of_one in newest for by_device in of_one for e in by_device.values()):
             if (entry := _entry(name, e, kind, title)) is not None:
                 entries.setdefault((e.problem, e.device), []).append(entry)
@@ -389,7 +389,7 @@ def pairs_between(
     kind: str,
 ) -> list[Pair]:
     """Return the pairs of evaluations of two sessions."""
-    before, after = newest_by_question(ours), newest_by_question(theirs)
+    before, after = newest_by_key(ours), newest_by_key(theirs)
     pairs = []
     if pairing != "best":
         for key, by_device in after.items():
@@ -446,7 +446,7 @@ def _found(
     """Return problem → device → (first session in `order` with the pick, its best evaluation)."""
     picked: dict[Problem, dict[str, tuple[str, Evaluation]]] = {}
     for session in [pick.session] if pick.session else order:
-        newest = newest_by_question(e for e in evaluations[session] if pick.fits(e))
+        newest = newest_by_key(e for e in evaluations[session] if pick.fits(e))
         for problem, devices in _by_problem(newest).items():
             for device, candidates in devices.items():
                 best = session, _best(candidates, kind)

@@ -1,18 +1,74 @@
-"""Positions of wrong elements in words, and the line of the kernel that a finding refers to."""
+"""Findings: their codes, positions of wrong elements in words, and the line of the kernel."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from engine.attention.problem import Problem
-from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import BoolArray, Coverage, IntArray
+
+
+class FindingCode(StrEnum):
+    ALIBI = "alibi"
+    ALL_ZERO = "all_zero"
+    CAUSAL_CORNER = "causal_corner"
+    CAUSAL_DIAGONAL = "causal_diagonal"
+    CAUSAL_MASK = "causal_mask"
+    COLUMNS_OF_D = "columns_of_d"
+    DESCRIPTOR = "descriptor"
+    EVERYWHERE = "everywhere"
+    FIRST_KEY = "first_key"
+    FUSION_RESCALE = "fusion_rescale"
+    HEAD_STRIDE = "head_stride"
+    KEY_COUNT = "key_count"
+    KEY_TILE = "key_tile"
+    KV_HEAD = "kv_head"
+    KV_SPLIT_SEAM = "kv_split_seam"
+    LANE_MAXIMUM = "lane_maximum"
+    LATER_TILES = "later_tiles"
+    LOST_SUM = "lost_sum"
+    MEAN_V = "mean_v"
+    MISSING_DELTA = "missing_delta"
+    MMA_FRAGMENT = "mma_fragment"
+    KV_SCALE = "kv_scale"
+    NAN_ROW = "nan_row"
+    NOT_NORMALISED = "not_normalised"
+    NOT_REPEATABLE = "not_repeatable"
+    ONE_HEAD = "one_head"
+    ONE_QUERY_TILE = "one_query_tile"
+    ONE_ROW = "one_row"
+    ONLINE_RESCALE = "online_rescale"
+    OPERAND = "operand"
+    ORDER_OF_THREADS = "order_of_threads"
+    PAGES = "pages"
+    PRECISION = "precision"
+    QUERY_INDEX = "query_index"
+    ROW_FACTOR = "row_factor"
+    ROW_MAXIMUM = "row_maximum"
+    ROWS_IN_TILE = "rows_in_tile"
+    ROWS_OF_ONE_WARP = "rows_of_one_warp"
+    SCORE_COLUMNS = "score_columns"
+    SCORE_PRECISION = "score_precision"
+    SEQUENCE_LENGTH = "sequence_length"
+    SINKS = "sinks"
+    SOFTCAP = "softcap"
+    SOFTMAX_SCALE = "softmax_scale"
+    SOME_HEADS = "some_heads"
+    SOME_ROWS = "some_rows"
+    SPLIT_MISSING = "split_missing"
+    SWIZZLE = "swizzle"
+    TAIL_MASK = "tail_mask"
+    TAIL_TILE = "tail_tile"
+    UNWRITTEN = "unwritten"
+    WINDOW = "window"
+
 
 _MAX_LISTED = 6
 

@@ -1,20 +1,21 @@
-"""Simulate a launch again with some work removed, to find what that would gain."""
+"""Kinds of advice, and what following it would gain: the launch is simulated again with some work
+removed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.devices.spec import DeviceSpec
-from engine.machine_code.advice.kinds import Gain
 from engine.machine_code.analysis import Analysis
-from engine.machine_code.disassembly import Loop
+from engine.machine_code.disassembly import Loop, SourceLine
 from engine.machine_code.emulation import EXECUTED, CtaTrace
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, SmTiming
 from engine.machine_code.timing.cta_times import (
@@ -34,10 +35,67 @@ from engine.machine_code.timing.native import (
 )
 from engine.machine_code.timing.simulate import SimulatedLaunch
 
+AdviceKind: TypeAlias = Literal[
+    "conflicts",
+    "sectors",
+    "narrow",
+    "conversions",
+    "packing",
+    "denormals",
+    "spills",
+    "copy_ahead",
+    "barrier",
+    "tensor_idle",
+    "few_ctas",
+    "grid_order",
+]
+
+# What to do, in a few words; the text of the advice gives details.
+NEXT_WORDS: Mapping[str, str] = {
+    "conflicts": "resolve the bank conflicts",
+    "sectors": "let neighbouring threads take neighbouring addresses",
+    "narrow": "move 16 bytes a thread at once",
+    "conversions": "convert between types less often",
+    "packing": "copy structs of halves as uint4",
+    "denormals": "use ex2.approx.ftz",
+    "spills": "avoid spills to local memory",
+    "copy_ahead": "start the copy of the next tile earlier",
+    "barrier": "remove a barrier",
+    "tensor_idle": "fewer instructions for each product",
+    "few_ctas": "start more CTAs",
+    "grid_order": "swap the axes of the grid",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Simulated gain: the share of the launch's time that is saved, 0 to 1, from `low` to `high`.
+
+    The range covers what the model does not know: one CTA on an SM or as many as fit, data from L2
+    or from DRAM, and, if code is removed, half of it or all.
+    """
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        low, high = f"{100 * self.low:.0f}", f"{100 * self.high:.0f}"
+        return f"{high}%" if low == high else f"{low} to {high}%"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    kind: AdviceKind
+    source: SourceLine | None  # None: the launch as a whole
+    share: float  # of the warp instructions, wavefronts, bytes or SMs affected, 0 to 1
+    sentence: str
+    gain: Gain | None = None  # None: no GPU is named, or the model cannot tell
+
+
 Mask: TypeAlias = NDArray[np.bool_]
 # Warp instructions in one wave of CTAs on an SM; longer CTAs are cut to their first iterations.
-_MOST_INSTRUCTIONS = 40_000
-_LEAST_ITERATIONS = 4
+_MAX_INSTRUCTIONS = 40_000
+_MIN_ITERATIONS = 4
 _SECTOR_BYTES, _SECTORS_A_LINE = 32, 4
 _WAVEFRONT_BYTES = 128
 
@@ -75,16 +133,16 @@ class Rerun:
     def trace(self) -> CtaTrace:
         """Trace of the longest CTA, cut to its first iterations if it is too long."""
         whole = self.simulated.longest
-        limit = _MOST_INSTRUCTIONS // self.resident
+        limit = _MAX_INSTRUCTIONS // self.resident
         iterations = self.iterations
         length = len(whole.instruction)
-        if length <= limit or iterations <= _LEAST_ITERATIONS:
+        if length <= limit or iterations <= _MIN_ITERATIONS:
             return whole
-        return self.cut(whole, max(_LEAST_ITERATIONS, iterations * limit // length))
+        return self.cut(whole, max(_MIN_ITERATIONS, iterations * limit // length))
 
     @cached_property
     def has_phases(self) -> bool:
-        """Whether warps wait for mbarrier phases: a trace without some arrivals would deadlock."""
+        """True if warps wait for mbarrier phases: a trace without some arrivals would deadlock."""
         return has_phases(self.simulated.longest)
 
     @property
@@ -117,7 +175,8 @@ class Rerun:
 
     @cached_property
     def _conditions(self) -> tuple[tuple[Parts, int, float], ...]:
-        """(parts, CTAs at a time, unchanged cycles) of the conditions that span the range."""
+        """(parts, CTAs at a time, unchanged cycles) for each combination of conditions that the
+        range covers."""
         other: Regime = "streaming" if self._regime != "streaming" else "shared"
         conditions = [
             (self.parts, self.resident),
@@ -149,7 +208,8 @@ class Rerun:
         return simulate_sm(changed.kernel, [changed.trace], queue, resident).cycles
 
     def gain_of_traffic(self, dram_us: float) -> Gain:
-        """Gain of the launch if its DRAM traffic took `dram_us`, with data from L2 at best."""
+        """Gain of the launch if its DRAM traffic took `dram_us` µs; the upper end assumes that SMs
+        read from L2."""
         (_, _, as_is), (_, _, other), *_ = self._conditions
         shares = self._share(1.0, dram_us), self._share(min(1.0, other / as_is), dram_us)
         return Gain(max(0.0, min(shares)), max(0.0, *shares))
@@ -178,7 +238,7 @@ def without(instructions: Mask) -> Change:
 
 
 def half_without(instructions: Mask) -> Change:
-    """Execute these instructions only every second time."""
+    """Execute these instructions only every second time that they are reached."""
 
     def change(parts: Parts) -> Parts:
         wanted = instructions[parts.trace.instruction]
