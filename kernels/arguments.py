@@ -1,34 +1,42 @@
-"""The arguments of a pass and the layouts of its tensors, as a description block lists them.
+"""Arguments of a pass, and layouts of its tensors, in a description block.
 
-    args = ["q", "k", "v", "out", "lse", "seqlen", "softmax_scale",           # by name
-            {name = "q_stride_row", ctype = "int64"},                         # of another type
+    args = ["q", "k", "v", "out", "lse", "seqlen", "softmax_scale",           # known names
+            {name = "q_stride_row", ctype = "int64"},                         # with another type
             {name = "window", ctype = "int32", value = "2 * block_n"},        # a formula
             {name = "mask", ctype = "null"},                                  # a null pointer
         {name = "rows", ctype = "int32", value = "seqlen", feature = "lse"},  # only with LSE
             {name = "params", fields = ["q", {name = "scale", ctype = "float32", value = 0.5}]}]
 
-Known names: `q k v out`, backward `dout` and `dq dk dv` besides (`out` and `lse` are then given),
-`qkv` where Q, K and V are packed in one tensor (`q k v` then point into it),
-`lse`, `block_table` (`[batch, pages of a sequence]`, int32, where K and V lie in pages),
-`alibi_slopes` and `sinks` (`[num_heads]`, float32), `k_scale` and `v_scale` (`[num_heads_kv]`,
-float32: what the bytes of K and V in FP8 are multiplied by) and `seqlens` (`[batch]`, int32: the
-keys of each sequence), which are left out where the problem has none, as in a parameter list under
-`#if HAS_SINKS`, and so is `lse` where the kernel `takes` it; the scratch buffers, the tensor maps;
-of the problem `batch num_heads num_heads_kv seqlen seqlen_kv head_dim` and `causal`;
-`softmax_scale` and `softmax_scale_log2`; and the strides of each tensor in elements,
-`q_stride_batch q_stride_head q_stride_row` and so on for k, v and out, as its layout has them.
-Whole numbers are int32 and fractions float32 where nothing is said.
+Known names:
 
-A pass that takes `cu_seqlens_q` and `cu_seqlens_k` (`[batch + 1]`, int32) in place of `seqlens` is
-given sequences of different lengths packed: they say where each begins in Q and O, and in K and V,
-which are `[sum of lengths, heads, head_dim]` then.
+- tensors `q k v out`; for the backward pass also `dout` and the outputs `dq dk dv` (`out` and `lse`
+  are then inputs);
+- `qkv`: Q, K and V in one tensor (`q k v` are then pointers into it);
+- `lse`;
+- `block_table`: `[batch, pages of a sequence]`, int32, if K and V are paged;
+- `alibi_slopes` and `sinks`: `[num_heads]`, float32;
+- `k_scale` and `v_scale`: `[num_heads_kv]`, float32, factors of K and V in FP8;
+- `seqlens`: `[batch]`, int32, keys of each sequence;
+- scratch buffers and tensor maps;
+- `batch num_heads num_heads_kv seqlen seqlen_kv head_dim` and `causal` of the problem;
+- `softmax_scale`, and `softmax_scale_log2` for exp2;
+- strides in elements, by the tensor's layout: `q_stride_batch q_stride_head q_stride_row`, and the
+  same for k, v and out.
 
-The order of the tensors' dimensions, which their strides follow:
+Arguments of features (slopes, sinks, factors, sequence lengths) are passed only for problems with
+the feature, as for a parameter list under `#if HAS_SINKS`; so is `lse` if the kernel `takes` it.
+By default, whole numbers are int32 and fractions float32.
+
+With `cu_seqlens_q` and `cu_seqlens_k` (`[batch + 1]`, int32) instead of `seqlens`, sequences of
+different lengths are packed: Q, K, V and O are `[sum of lengths, heads, head_dim]`, and these
+arguments give the position of each sequence's first row in Q and O, and in K and V.
+
+Layouts, which determine the strides:
 
     layout = "bshd"                            # of all tensors
     layout = {q = "bshd", out = "bshd"}        # of some; the others are bhsd
-    layout = "bs3hd"                           # Q, K and V as one tensor, O as bshd
-    layout = {qkv = "bs3hd", out = "bhsd"}     # and O otherwise
+    layout = "bs3hd"                           # Q, K and V in one tensor, O as bshd
+    layout = {qkv = "bs3hd", out = "bhsd"}     # the same with another layout of O
 """
 
 from __future__ import annotations
@@ -41,8 +49,8 @@ from typing import Final, get_args
 from kernels.formula import FRACTIONS, FormulaError, Scope
 from kernels.toml_block import Table, shown
 from kernels.variant import (
+    FEATURE_BUFFERS,
     LSE,
-    OF_FEATURES,
     PACKED,
     TENSORS,
     Argument,
@@ -66,7 +74,11 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def read_layouts(block: Table) -> dict[str, Layout]:
-    """The layout of each tensor that is not bhsd, and of `qkv` where the three are one."""
+    """Return the layout of each tensor that is not bhsd, and of `qkv` if Q, K and V are one tensor.
+
+    Raises:
+        KernelDescriptionError: the block names another tensor or layout.
+    """
     if (layout := block.values.get("layout")) == _PACKED_LAYOUT:
         return dict.fromkeys((*TENSORS, PACKED), "bshd")
     if isinstance(layout, dict) and PACKED in layout:
@@ -90,12 +102,13 @@ def read_layouts(block: Table) -> dict[str, Layout]:
 def stride_formulas(
     layouts: Mapping[str, Layout], keys: str = "seqlen_kv", *, packed: bool = False
 ) -> Iterator[tuple[str, str]]:
-    """(name, formula) of every tensor's strides, in elements.
+    """Yield (name, formula) of every tensor's strides, in elements.
 
     Args:
-        keys: formula of the keys that lie together: all, or those of a page (whose stride then is
-            that of the batch).
-        packed: Q, K and V are one tensor, [batch, seqlen, 3, num_heads, head_dim].
+        layouts: layouts of the tensors that are not bhsd.
+        keys: formula for the number of contiguous keys: all keys, or those of a page, whose stride
+            is then the one between batches.
+        packed: Q, K and V are one tensor, `[batch, seqlen, 3, num_heads, head_dim]`.
     """
     for tensor in TENSORS:
         heads, rows = ("num_heads_kv", f"({keys})") if tensor in "kv" else ("num_heads", "seqlen")
@@ -111,14 +124,14 @@ def stride_formulas(
 
 
 class ArgumentReader:
-    """Reads the arguments of a kernel's passes, and notes which names they take."""
+    """Parse the arguments of a kernel's passes, and record which names they use."""
 
     def __init__(
         self, scope: Scope, buffers: Iterable[str], tensor_maps: Mapping[str, TensorMap]
     ) -> None:
         self._scope = scope
         self._tensor_maps = tensor_maps
-        self._pointers = (*TENSORS, LSE, *OF_FEATURES, *buffers)
+        self._pointers = (*TENSORS, LSE, *FEATURE_BUFFERS, *buffers)
         self.taken: set[str] = set()
 
     def read(self, table: Table) -> tuple[Argument, ...]:
@@ -190,7 +203,7 @@ class ArgumentReader:
 
 
 def pointers_of(arguments: Iterable[Argument]) -> Iterator[str]:
-    """The buffers that arguments point to, those in structures and tensor maps among them."""
+    """Yield the buffers that arguments point to, including those in structures and tensor maps."""
     for argument in arguments:
         if isinstance(argument, str):
             yield argument

@@ -1,7 +1,7 @@
-"""Characters of a text that a reader does not see, or that act on the screen instead of showing.
+"""Characters of a text that are invisible, or that control a terminal instead of being displayed.
 
-A terminal obeys escapes; a lone carriage return overwrites a line; bidirectional and zero-width
-characters make a text read otherwise than it compiles.
+A terminal interprets escape sequences, a lone carriage return overwrites a line, and bidirectional
+or zero-width characters make a text look different from what is compiled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ZERO_WIDTH: Final = (
     "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200d\u2060-\u2065\u206a-\u206f\u3164"
     "\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff"
 )
-# Of a character class; tab, line feed and carriage return are for its user to add.
+# Body of a regex character class, without tab, line feed and carriage return, which users add.
 CONTROL: Final = "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\u2028\u2029"
 HIDDEN: Final = f"{CONTROL}{BIDIRECTIONAL}{ZERO_WIDTH}"
 
@@ -24,17 +24,18 @@ _HIDDEN: Final = re.compile(f"[{HIDDEN}]|\r(?!\n)")
 
 
 def hidden_in(text: str) -> str:
-    """The first character that would not show, as `visible` writes it; "" where there is none.
+    """Return the first invisible or control character, as `visible` writes it; empty if there is
+    none.
 
-    Tabs and the ends of lines, `\\n` and `\\r\\n`, are none.
+    Tabs and line ends, `\\n` and `\\r\\n`, are allowed.
     """
     found = _HIDDEN.search(text)
     return "" if found is None else _shown(found)
 
 
 def visible(text: str) -> str:
-    """The text with each such character written out: `^M`, `^[`, `<U+202E>`."""
-    if text.isascii() and text.isprintable():  # most are, and this is ten times as fast
+    """Return the text with each such character escaped: `^M`, `^[`, `<U+202E>`."""
+    if text.isascii() and text.isprintable():  # the usual case, and ten times as fast
         return text
     return _HIDDEN.sub(_shown, text)
 

@@ -1,6 +1,6 @@
-"""What a description declares without formulas: tunables, dtypes, masks, features, files.
+"""Keys of a description without formulas: tunables, dtypes, masks, features, files.
 
-Each function reads one key of a block and raises KernelDescriptionError with its line.
+Each function parses one key of a block and raises KernelDescriptionError with its line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, get_args
 from kernels.toml_block import Table, shown
 from kernels.variant import Dtype, Feature, Lse, LseBase, LseLayout, Tunable
 
-LEAST_COMPUTE_CAPABILITY: Final = 7.5  # of CUDA 13
+MIN_COMPUTE_CAPABILITY: Final = 7.5  # the lowest that CUDA 13 compiles for
 
 _FP8 = re.compile(r"fp8|float8|e4m3|e5m2", re.IGNORECASE)
 
@@ -30,11 +30,11 @@ def tunable(group: Table, name: str) -> Tunable:
     return Tunable(name, values, default, table.string("meaning"), per_sm)
 
 
-def dtypes(block: Table, is_told: bool) -> tuple[Dtype, ...]:
+def dtypes(block: Table, gets_dtype: bool) -> tuple[Dtype, ...]:
     known: tuple[Dtype, ...] = get_args(Dtype)
     names = f"a list of {', '.join(known[:-1])} and {known[-1]}"
-    # Default dtypes of a kernel; one with float tensors declares that.
-    default = [dtype for dtype in known if dtype != "float32"] if is_told else ["float16"]
+    # Without the key: FP16 and BF16, or FP16 only if the kernel does not get the element type.
+    default = [dtype for dtype in known if dtype != "float32"] if gets_dtype else ["float16"]
     values = block.items("dtypes", names, default)
     if any(isinstance(v, str) and _FP8.search(v) for v in values):
         block.error(
@@ -47,8 +47,8 @@ def dtypes(block: Table, is_told: bool) -> tuple[Dtype, ...]:
     return tuple(values)
 
 
-def masks(block: Table, is_told: bool) -> tuple[bool, ...]:
-    values = block.items("causal", "a list of false and true", [False, True][: 1 + is_told])
+def masks(block: Table, gets_mask: bool) -> tuple[bool, ...]:
+    values = block.items("causal", "a list of false and true", [False, True][: 1 + gets_mask])
     if not values or not all(type(v) is bool for v in values) or len(set(values)) < len(values):
         block.error("causal", f"it is a list of false and true, not {shown(values)}")
     return tuple(sorted(values))
@@ -72,16 +72,16 @@ def takes(block: Table) -> tuple[Feature, ...]:
     return tuple(values)
 
 
-def lse(block: Table, is_written: bool, is_taken: bool) -> Lse | None:
-    if is_taken and not is_written:
+def lse(block: Table, has_argument: bool, is_feature: bool) -> Lse | None:
+    if is_feature and not has_argument:
         block.error("takes", "no pass takes the argument `lse`")
-    if "lse" in block.values and not is_written:
+    if "lse" in block.values and not has_argument:
         block.error("lse", "no pass takes the argument `lse`")
     table = block.table("lse", {})
     table.allow("base", "layout")
     base = table.choice("base", get_args(LseBase), "e")
     layout = table.choice("layout", get_args(LseLayout), "bhs")
-    return Lse(base, layout) if is_written else None
+    return Lse(base, layout) if has_argument else None
 
 
 def include_folders(block: Table, path: Path) -> tuple[Path, ...]:
@@ -119,7 +119,7 @@ def cubins(block: Table, path: Path) -> tuple[Path, ...]:
 
 def compute_capability(block: Table) -> tuple[int, int]:
     key, expected = "min_compute_capability", "a compute capability such as 8.0"
-    value = block.get(key, (int, float), expected, LEAST_COMPUTE_CAPABILITY)
+    value = block.get(key, (int, float), expected, MIN_COMPUTE_CAPABILITY)
     if not 5 <= value < 100 or abs(10 * value - round(10 * value)) > 1e-6:
         block.error(key, f"it is {expected}, not {shown(value)}")
     tenths = round(10 * value)

@@ -1,74 +1,74 @@
-"""The description of a `.cu` file: one comment in it, `/* attune … */`, with TOML in it, or the
-same TOML in a file beside it, `my_kernel.attune.toml`.
+"""The description of a kernel: TOML in one comment `/* attune … */` of its `.cu` file, or in a file
+beside it, `my_kernel.attune.toml`.
 
     /* attune
     idea = "one sentence"
     head_dims = [32, 64]
     min_compute_capability = 8.0
     tunables.block_n = {values = [32, 64], default = 64, meaning = "K/V rows per tile"}
-    let.block_m = 64                                   # a name for formulas, to say a thing once
+    let.block_m = 64                                   # a name that formulas can use
     constraints = [{condition = "seqlen <= 4096", sentence = "v30 ends at 4,096, not {seqlen:,}."}]
     scratch.partial = {dtype = "float32", shape = ["batch", "seqlen"], fill = "zero"}
-                                                       # or "-inf", or poison; each_launch = true:
-                                                       # again before each launch, as -inf is
+                                                       # fill: zero, -inf, or poison (default);
+                                                       # each_launch = true: filled before each
+                                                       # launch, which is the default of -inf
 
     [[passes]]
     entry = "attention_forward"                        # or "flash::fwd<{head_dim}, {causal}>"
     grid = ["num_heads", "batch", "ceil_div(seqlen, block_m)"]
     threads = 128                                      # or [32, 4, 1]
-    smem_bytes = "2 * block_n * head_dim * element_bytes"   # dynamic; 0 where it is left out
+    smem_bytes = "2 * block_n * head_dim * element_bytes"   # dynamic; default: 0
     args = ["q", "k", "v", "out", "partial", "seqlen", "softmax_scale"]  # see `kernels.arguments`
-    cluster = [2, 1, 1]                                # CTAs of a cluster; none where left out
-    warpgroup_registers = [24, 240, 240]               # budgets of setmaxnreg, where it is used;
-                                                       # 0: no such warpgroup
+    cluster = [2, 1, 1]                                # CTAs of a cluster; default: no clusters
+    warpgroup_registers = [24, 240, 240]               # registers per thread set by setmaxnreg, for
+                                                       # each warpgroup; 0: there is none
 
     [work]                                             # see `kernels.variant.Work`
     math_unit = "tensor"
-    math_threads = 128                                 # those of the first pass where left out
+    math_threads = 128                                 # default: threads of the first pass
     query_rows = "block_m"
     kv_rows = "round_up(seqlen_kv, block_n)"
-    conflict_ways = 1                                  # may be left out: see there
-    schedule = {shares = "key tiles"}                  # of a persistent kernel: what CTAs take
+    conflict_ways = 1                                  # optional
+    schedule = {shares = "key tiles"}                  # of a persistent kernel: `Schedule`
     */
 
-What may be added:
+Optional keys:
 
-    tunables.num_ctas.per_sm = 2                       # persistent CTAs: as many on each SM is the
-                                                       # default of a GPU, and any number is offered
-    dtypes = ["float16"]                               # and bfloat16 where it is left out; or
-                                                       # float32
-    tf32 = true                                        # multiplies FP32 in TF32: judged by that
-    causal = [false]                                   # masks that it computes; both
-    repeatable = false                                 # two runs may differ in bits: atomics
-    takes = ["window", "softcap"]                      # features of a problem that it computes
-    dim_pairs = [[192, 128]]                           # [head_dim, head_dim_v] where V is narrower
-                                                       # besides (see `kernels.variant.FEATURES`,
-                                                       # and `feature_macros`); none
-    gqa = true                                         # query heads may share K/V heads; for an
-                                                       # own kernel: whether num_heads_kv is told
-    arch_specific = true                               # needs sm_90a or the like; false
-    layout = "bshd"                                    # of all tensors, or {q = "bshd"}; bhsd;
-                                                       # "bs3hd": Q, K, V in one tensor `qkv`, O
-                                                       # bshd, or {qkv = "bs3hd", out = "bhsd"}
-    out_fill = "zero"                                  # of O before each launch; poison
-    page_rows = "page_size"                            # K and V lie in pages of so many keys,
-                                                       # [pages, num_heads_kv, page_rows, head_dim],
-                                                       # found through the argument `block_table`
-    lse = {base = "2", layout = "bsh"}                 # how `lse` is written; "e" and bhs
-    defines = {D = "{head_dim}", T = "{element_type}"} # the -D macros, in place of the usual ones
-    std = "c++20"                                      # of C++; c++17
-    include = ["../common"]                            # folders of headers, from the file's own
-    cubin = ["fwd_80.cubin", "fwd_90.cubin"]          # of another compiler, one for each arch or
-                                                       # one alone: the source has no code then
+    tunables.num_ctas.per_sm = 2                       # persistent CTAs: the default is 2 per SM,
+                                                       # and any number is valid
+    dtypes = ["float16"]                               # default: float16 and bfloat16; also float32
+    tf32 = true                                        # multiplies FP32 in TF32, with its tolerance
+    causal = [false]                                   # supported masks; default: both
+    repeatable = false                                 # results differ between runs, as with
+                                                       # atomic sums
+    takes = ["window", "softcap"]                      # supported features: `FEATURES` and
+                                                       # `feature_macros` of `kernels.variant`
+    dim_pairs = [[192, 128]]                           # [head_dim, head_dim_v] if different
+    gqa = true                                         # query heads may share K/V heads; default of
+                                                       # an own kernel: if it gets num_heads_kv
+    arch_specific = true                               # needs sm_90a or similar
+    layout = "bshd"                                    # of all tensors, or {q = "bshd"}; default:
+                                                       # bhsd. "bs3hd": Q, K, V in one tensor `qkv`,
+                                                       # O bshd; or {qkv = "bs3hd", out = "bhsd"}
+    out_fill = "zero"                                  # of O before each launch; default: poison
+    page_rows = "page_size"                            # K and V are paged, with this many keys per
+                                                       # page: [pages, num_heads_kv, page_rows,
+                                                       # head_dim], and argument `block_table`
+    lse = {base = "2", layout = "bsh"}                 # how `lse` is stored; default: "e" and bhs
+    defines = {D = "{head_dim}", T = "{element_type}"} # -D macros instead of the default ones
+    std = "c++20"                                      # C++ standard; default: c++17
+    include = ["../common"]                            # header folders, relative to the file
+    cubin = ["fwd_80.cubin", "fwd_90.cubin"]           # machine code of another compiler, one file
+                                                       # or one per arch; the source has no code
     tensor_maps.k_map = {tensor = "k", box = [64, "block_n", 1, 1]}  # see `kernels.tensor_maps`
 
-Only `head_dims` and `passes` must be there. Without `[work]` each CTA is taken to do an equal share
-of the query rows. A kernel that no argument, macro or template tells the number of keys, of K/V
-heads, the mask or the element type takes what it can have been written for: as many keys and K/V
-heads as Q has, no mask, FP16.
+Only `head_dims` and `passes` are required. Without `[work]`, all CTAs are assumed to have equal
+shares of the query rows. A kernel that does not get the number of keys or of K/V heads, the mask or
+the element type, by an argument, macro or template, is assumed to support only the simplest case:
+as many keys and K/V heads as Q has, no mask, FP16.
 
-Formulas are those of `kernels.formula`; in `entry` and `defines` they stand in braces. CUDA's
-limits of the grid need no constraint: they follow from the passes.
+Formulas: see `kernels.formula`; in `entry` and `defines` they are in braces. CUDA's limits of the
+grid need no constraint, because they follow from the passes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ from typing import Any, Final, get_args
 from kernels import declared
 from kernels.arguments import KNOWN, ArgumentReader, pointers_of, read_layouts, stride_formulas
 from kernels.formula import ELEMENT_TYPE, RESERVED, Expression, FormulaError, Scope
-from kernels.possible import possible
+from kernels.possible import possible_values
 from kernels.source_text import description_blocks, read_sidecar, read_text, sidecar_of
 from kernels.tensor_maps import read_tensor_map
 from kernels.toml_block import KernelDescriptionError, Table, load_block
@@ -122,16 +122,16 @@ _USES_TENSOR_CORES = re.compile(r"\bmma\b|\bwgmma\b|\bwmma\b|\bldmatrix\b|\btcge
 
 
 class MissingDescription(KernelDescriptionError):
-    """A source that does not describe itself, and has no file beside it that does."""
+    """A source that has no description block, and no description file beside it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, 1, "it has no description block `/* attune … */`.")
 
 
 def read_own(path: Path) -> Variant:
-    """The variant that an own kernel describes, in itself or in the file beside it.
+    """Return the variant of an own kernel, described in its source or in the file beside it.
 
-    Its id is the file's name without `.cu`, whatever that is.
+    Its id is the file's name without `.cu`.
 
     Raises:
         KernelDescriptionError: a file cannot be read, or as `parse_variant`.
@@ -140,7 +140,10 @@ def read_own(path: Path) -> Variant:
 
 
 def place_of_key(path: Path, keys: tuple[str | int, ...]) -> tuple[Path, int]:
-    """The file and line where an own kernel's description has a key, or the table around it.
+    """Return the file and line of a key in an own kernel's description, or of the table around it.
+
+    Args:
+        keys: path of the key, such as `("passes", 0, "threads")`.
 
     Raises:
         KernelDescriptionError: a file cannot be read, or the description is no longer there.
@@ -157,12 +160,13 @@ def place_of_key(path: Path, keys: tuple[str | int, ...]) -> tuple[Path, int]:
 def parse_variant(
     text: str, path: Path, *, sidecar: str | None = None, is_own: bool = False
 ) -> Variant:
-    """The variant that a source describes.
+    """Return the variant that a source describes.
 
     Args:
-        path: the source's own file, whose name gives the variant's: `v05_kv_split.cu` is v05.
-        sidecar: the text of the file beside it, if there is one.
-        is_own: not of the ladder, so that its whole name is its id.
+        text: the source.
+        path: its file, from whose name the variant's id follows: `v05_kv_split.cu` is v05.
+        sidecar: text of the description file beside it; None if there is none.
+        is_own: True for an own kernel, whose id is the file's name without `.cu`.
 
     Raises:
         MissingDescription: there is no block.
@@ -185,7 +189,8 @@ def parse_variant(
 
 @dataclass
 class _Reader:
-    """Reads the block's tables in an order in which each finds the names it needs."""
+    """Parser of one block. It reads the tables in an order in which names are defined before their
+    use."""
 
     block: Table
     text: str
@@ -251,13 +256,13 @@ class _Reader:
         for name in self.tensor_maps:
             if name not in arguments.taken:
                 block.table("tensor_maps").error(name, "no pass takes this map")
-        told = self.scope.used | arguments.taken
-        if packed:  # one tensor has one length and one number of heads
-            told -= {"seqlen_kv", "num_heads_kv"}
+        known = self.scope.used | arguments.taken
+        if packed:  # Q, K and V of one tensor have the same length and heads
+            known -= {"seqlen_kv", "num_heads_kv"}
         if macros is None:
-            told |= {"causal", ELEMENT_TYPE}
-        dtypes = declared.dtypes(block, ELEMENT_TYPE in told)
-        # What a cubin executes does not stand in its text: only FP32 is not for tensor cores.
+            known |= {"causal", ELEMENT_TYPE}
+        dtypes = declared.dtypes(block, ELEMENT_TYPE in known)
+        # The source does not show what a cubin executes: all dtypes but FP32 suggest tensor cores.
         uses_tensor_cores = (
             dtypes != ("float32",) if cubins else _USES_TENSOR_CORES.search(self.text) is not None
         )
@@ -272,16 +277,16 @@ class _Reader:
             tunables=tunables,
             constraints=(
                 *constraints,
-                *self._untold(variant_id, told),
+                *self._equal_lengths_constraints(variant_id, known),
                 *self._grid_limits(variant_id, grids),
             ),
             scratch=tuple(self.buffers.values()),
             passes=tuple(passes),
             work=self._work(passes[0].threads, grids[0], "tensor" if uses_tensor_cores else "fma"),
             source=path,
-            gqa=block.get("gqa", bool, "true or false", self.is_own and "num_heads_kv" in told),
+            gqa=block.get("gqa", bool, "true or false", self.is_own and "num_heads_kv" in known),
             arch_specific=block.get("arch_specific", bool, "true or false", False),
-            causal=declared.masks(block, "causal" in told),
+            causal=declared.masks(block, "causal" in known),
             takes=takes,
             dim_pairs=declared.dim_pairs(block),
             layouts=tuple(layouts.items()),
@@ -298,11 +303,12 @@ class _Reader:
         )
         if not self.is_own:
             return variant
-        # What another's kernel says of itself may be wrong for some problems.
-        return replace(variant, constraints=(*variant.constraints, possible(variant)))
+        # The formulas of an own kernel may be wrong for some problems.
+        return replace(variant, constraints=(*variant.constraints, possible_values(variant)))
 
     def _named(self, key: str, taken: Collection[str] = ()) -> Iterator[tuple[Table, str]]:
-        """The table of a key, with each name in it that is free to be given."""
+        """Yield the table of a key with each name in it, after checking that the name is valid and
+        free."""
         table = self.block.table(key, {})
         for name in table.values:
             if not _NAME.fullmatch(name):
@@ -314,7 +320,7 @@ class _Reader:
     def _expression(
         self, table: Table, key: str, parse: Callable[[Any], Expression] | None = None
     ) -> Expression:
-        """The formula of a key: a number, unless `parse` says otherwise."""
+        """Return the formula of a key, parsed as a number unless `parse` is given."""
         formula = table.get(key, (int, str), "a whole number or a formula in quotes")
         try:
             return (parse or self.scope.number)(formula)
@@ -348,7 +354,7 @@ class _Reader:
             dtype,
             self.scope.tuple_function(self._expressions(table, "shape", "a list of formulas")),
             fill,
-            # A running maximum never returns to −∞, so its buffer is filled before each launch.
+            # A running maximum only grows, so its buffer is refilled before each launch.
             table.get("each_launch", bool, "true or false", fill == "-inf"),
         )
 
@@ -381,7 +387,11 @@ class _Reader:
         )
 
     def _sizes(self, table: Table, key: str, count: int | None = None) -> Any:
-        """One function for the formulas of a key, `count` of them; None where there is no key."""
+        """Return one function for all formulas of a key; None without the key.
+
+        Args:
+            count: how many formulas are required; None: at least one.
+        """
         if key not in table.values:
             return None
         sizes = self._expressions(table, key, "a list of formulas")
@@ -390,7 +400,7 @@ class _Reader:
         return self.scope.tuple_function(sizes)
 
     def _block(self, table: Table) -> list[Expression]:
-        """The number of threads, or the CTA's three sizes."""
+        """Return the number of threads, or the CTA's three sizes."""
         if not isinstance(table.values.get("threads"), list):
             sizes = [self._expression(table, "threads")]
         else:
@@ -407,7 +417,7 @@ class _Reader:
             table.error(key, str(error), code=error.code)
 
     def _macros(self) -> tuple[tuple[str, TextFormula], ...] | None:
-        """The block's own macros; None where it has none of its own."""
+        """Return the block's own macros; None if it has no `defines`."""
         if "defines" not in self.block.values:
             return None
         table = self.block.table("defines")
@@ -419,12 +429,16 @@ class _Reader:
             if isinstance(text, int):
                 text = str(text)
             if not isinstance(text, str) or not text.isprintable():
-                table.error(name, "it is a whole number, or C++ text on one line in quotes")
+                table.error(
+                    name,
+                    "it is a whole number, or C++ text on one line in quotes",
+                    code="macro_value",
+                )
             macros.append((name, self._cpp(table, name, text)))
         return tuple(macros)
 
     def _require_all_tensors(self, passes: Iterable[Pass], *, is_backward: bool) -> set[str]:
-        """The buffers that the passes take."""
+        """Return the buffers that the passes use, after checking that none is missing or unused."""
         used = {name for launch in passes for name in pointers_of(launch.args)}
         for name in (*TENSORS, *((DOUT, LSE, *GRADIENTS) if is_backward else ())):
             if name not in used and not (PACKED in used and name != "out"):
@@ -436,13 +450,15 @@ class _Reader:
                 self.block.table("scratch").error(name, "no pass takes this buffer")
         return used
 
-    def _untold(self, variant_id: str, told: Collection[str]) -> Iterator[Constraint]:
-        """What a kernel cannot know where nothing tells it."""
-        if "seqlen_kv" in told:
+    def _equal_lengths_constraints(
+        self, variant_id: str, known: Collection[str]
+    ) -> Iterator[Constraint]:
+        """Yield the constraint seqlen = seqlen_kv if the kernel does not get the number of keys."""
+        if "seqlen_kv" in known:
             return
         name = variant_id.replace("{", "{{").replace("}", "}}")
         sentence = self.scope.sentence(
-            f"{name} is not told the number of keys, so that it takes as many as queries, and not "
+            f"{name} is not known the number of keys, so that it takes as many as queries, and not "
             "{seqlen_kv:,} for {seqlen:,}: choose such a problem, or give it the argument "
             "seqlen_kv."
         )
@@ -450,7 +466,8 @@ class _Reader:
         yield Constraint(self.scope.function(holds), self.scope.function(sentence))
 
     def _grid_limits(self, variant_id: str, grids: Iterable[list[Expression]]) -> list[Constraint]:
-        """CUDA's limits of the grid, once for each formula that may exceed one."""
+        """Return CUDA's limits of the grid as constraints, one for each formula that may exceed a
+        limit."""
         limits: dict[str, Constraint] = {}
         for grid in grids:
             for axis, size, limit in zip("xyz", grid, MAX_GRID, strict=True):
@@ -500,5 +517,5 @@ class _Reader:
         )
 
     def _share(self, grid: list[Expression]) -> Expression:
-        """Query rows of a CTA where each has an equal share of them all."""
+        """Return the query rows of a CTA if all CTAs have an equal share."""
         return self.scope.share("batch * num_heads * seqlen", self.scope.product(grid))

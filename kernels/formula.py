@@ -1,12 +1,13 @@
-"""Formulas of a kernel's description: arithmetic over a problem and a config.
+"""Formulas in a kernel's description: arithmetic on the sizes of a problem and a config.
 
-Numbers are whole, but for arguments of a floating-point type, where `softmax_scale`, decimals and
-`/` may stand as well.
+Numbers are whole. Only arguments with a floating-point type may use `softmax_scale`, decimals and
+`/`.
 
 A formula is a Python expression of `+ - * // %`, comparisons, `and or not`, `x if condition else y`
-and the functions `ceil_div`, `round_up`, `min` and `max`. It is parsed with `ast`, checked node by
-node against that list and compiled once to a plain Python function; free text is never evaluated.
-The function takes NumPy arrays in the problem as well, where the formula does not branch on them.
+and the functions `ceil_div`, `round_up`, `min` and `max`. It is parsed with `ast`, each node is
+checked to be one of these, and the result is compiled once to a Python function; other text is
+never evaluated. The function also accepts a problem with NumPy arrays as sizes, unless the formula
+branches on them.
 """
 
 from __future__ import annotations
@@ -22,33 +23,33 @@ from typing import Any, Final, TypeAlias
 
 from kernels.variant import round_up
 
-# Names of the problem, and the attribute that each of them reads.
+# Names of the problem, and the attribute of `Problem` that each one reads.
 PROBLEM_NAMES: Final[Mapping[str, str]] = {
     "batch": "batch",
     "num_heads": "num_heads",
-    "num_heads_kv": "kv_heads",  # heads of K and V, also where the problem has one number
+    "num_heads_kv": "kv_heads",  # heads of K and V, with or without GQA
     "seqlen": "seqlen",
-    "seqlen_kv": "num_keys",  # rows of K and V, also where the problem has one length
+    "seqlen_kv": "num_keys",  # rows of K and V, also if it equals seqlen
     "head_dim": "head_dim",
-    "head_dim_v": "value_dim",  # columns of V and O, also where they are those of K
+    "head_dim_v": "value_dim",  # columns of V and O, also if it equals head_dim
     "causal": "causal",
 }
 ELEMENT_BYTES: Final = "element_bytes"  # of Q and O, and of K and V unless they are in FP8
 KV_ELEMENT_BYTES: Final = "kv_element_bytes"
 _ELEMENT_BYTES: Final = "4 if problem.dtype == 'float32' else 2"
 _KV_ELEMENT_BYTES: Final = f"1 if 'kv_fp8' in problem.features else ({_ELEMENT_BYTES})"
-FUNCTIONS: Final[Mapping[str, range]] = {  # and how many arguments each takes
+FUNCTIONS: Final[Mapping[str, range]] = {  # with the allowed numbers of arguments
     "ceil_div": range(2, 3),
     "round_up": range(2, 3),
     "min": range(2, 9),
     "max": range(2, 9),
 }
 _SCALE: Final = "1 / sqrt(problem.head_dim)"
-FRACTIONS: Final[Mapping[str, str]] = {  # and the Python of each
+FRACTIONS: Final[Mapping[str, str]] = {  # with the Python expression of each
     "softmax_scale": _SCALE,
-    "softmax_scale_log2": f"{_SCALE} * {math.log2(math.e)!r}",  # for exp2 in place of exp
+    "softmax_scale_log2": f"{_SCALE} * {math.log2(math.e)!r}",  # for exp2 instead of exp
 }
-# In C++ text alone: the type of Q, K, V and O.
+# Only in C++ text: the type of Q, K, V and O.
 ELEMENT_TYPE: Final = "element_type"
 _ELEMENT_TYPES: Final = (
     "{'bfloat16': '__nv_bfloat16', 'float32': 'float'}.get(problem.dtype, '__half')"
@@ -58,7 +59,7 @@ RESERVED: Final = frozenset(
 )
 
 MAX_TEXT = 400  # characters of one formula
-MAX_NODES = 300  # of its syntax tree, derived names written out
+MAX_NODES = 300  # of its syntax tree, with derived names expanded
 MAX_CONSTANT = 2**40
 
 _GLOBALS: Final[dict[str, Any]] = {
@@ -73,7 +74,7 @@ Function: TypeAlias = Callable[[Any, Any], Any]  # of (problem, config)
 
 
 class FormulaError(ValueError):
-    """A formula that is not one; the text is a sentence without its place in the file."""
+    """An invalid formula. The message is a sentence without the place in the file."""
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
@@ -82,23 +83,28 @@ class FormulaError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A checked expression over the arguments `problem` and `config` of a function to come."""
+    """A checked expression, the body of a function of `problem` and `config`."""
 
     node: ast.expr
     text: str = ""
     size: int = 1  # nodes of the tree
-    is_positive: bool = False  # certainly above 0, whatever the problem and config
+    is_positive: bool = False  # above 0 for every problem and config
     is_condition: bool = False  # true or false rather than a number
 
 
 class Scope:
-    """The names that the formulas of one kernel may use, and the compiler of those formulas."""
+    """The names that the formulas of one kernel may use, and the compiler of these formulas."""
 
     def __init__(self, file: str, tunables: Mapping[str, Iterable[int]]) -> None:
-        """`tunables`: the values of each; `file`: what tracebacks name."""
+        """Create a scope.
+
+        Args:
+            file: file name in tracebacks.
+            tunables: values of each tunable.
+        """
         self._file = file
-        self._fractions = False  # whether they are allowed in what is being read
-        self.used: set[str] = set()  # names in what was read so far
+        self._fractions = False  # True while fractions are allowed
+        self.used: set[str] = set()  # names in the formulas parsed so far
         self._names = {name: _of_problem(name) for name in PROBLEM_NAMES}
         for name, text in (
             (ELEMENT_BYTES, _ELEMENT_BYTES),
@@ -108,14 +114,17 @@ class Scope:
         self._names |= {name: _of_config(name, values) for name, values in tunables.items()}
 
     def define(self, name: str, expression: Expression) -> None:
-        """Make `name` stand for an expression in all formulas that follow."""
+        """Define `name` as an expression, for all formulas parsed afterwards."""
         self._names[name] = expression
 
     def expression(self, formula: object) -> Expression:
-        """A formula of either kind: an int, or an expression as text.
+        """Parse a formula that is a number or a condition.
+
+        Args:
+            formula: an int, or a formula as text.
 
         Raises:
-            FormulaError: it is no formula; the text says why.
+            FormulaError: it is not a formula; the message says why.
         """
         if type(formula) is int and abs(formula) <= MAX_CONSTANT:
             formula = str(formula)
@@ -144,7 +153,7 @@ class Scope:
             ) from None
 
     def number(self, formula: object) -> Expression:
-        """A formula that yields a whole number. Raises FormulaError as `expression`."""
+        """Parse a formula whose value is a whole number. Raises FormulaError as `expression`."""
         expression = self.expression(formula)
         if expression.is_condition:
             raise FormulaError(
@@ -153,7 +162,8 @@ class Scope:
         return expression
 
     def real(self, formula: object) -> Expression:
-        """A number that need not be whole: as text, or a TOML number. Raises FormulaError."""
+        """Parse a formula whose value may be a fraction, as text or a TOML number. Raises
+        FormulaError."""
         if type(formula) is float and math.isfinite(formula):
             formula = repr(formula)
         self._fractions = True
@@ -163,7 +173,7 @@ class Scope:
             self._fractions = False
 
     def condition(self, formula: object) -> Expression:
-        """A formula that is true or false. Raises FormulaError as `expression`."""
+        """Parse a formula whose value is true or false. Raises FormulaError as `expression`."""
         expression = self.expression(formula)
         if not expression.is_condition:
             raise FormulaError(
@@ -173,12 +183,12 @@ class Scope:
         return expression
 
     def at_most(self, number: Expression, limit: int) -> Expression:
-        """The condition that a number does not exceed a limit."""
+        """Return the condition that a number does not exceed a limit."""
         node = ast.Compare(number.node, [ast.LtE()], [ast.Constant(limit)])
         return Expression(node, is_condition=True)
 
     def product(self, factors: Iterable[Expression]) -> Expression:
-        """All of them multiplied."""
+        """Return the product of all factors."""
         first, *others = factors
         for factor in others:
             if isinstance(factor.node, ast.Constant) and factor.node.value == 1:
@@ -189,7 +199,7 @@ class Scope:
         return first
 
     def share(self, whole: str, parts: Expression) -> Expression:
-        """⌈whole / parts⌉, at least 1."""
+        """Return ⌈whole / parts⌉, at least 1."""
         one = Expression(ast.Constant(1), is_positive=True)
         divisor = ast.Call(ast.Name("max", ast.Load()), [one.node, parts.node], [])
         least = ast.Call(
@@ -200,7 +210,7 @@ class Scope:
         return Expression(least, is_positive=True)
 
     def sentence(self, text: str) -> Expression:
-        """A text with `{expression}` in it, or `{expression:,}` to group digits by thousands.
+        """Parse a text with `{expression}` in it, or `{expression:,}` to group digits by thousands.
 
         Raises:
             FormulaError: as `expression`.
@@ -220,7 +230,7 @@ class Scope:
         return Expression(ast.JoinedStr(values), text)
 
     def cpp(self, text: str) -> Expression:
-        """C++ text with `{expression}` in it: numbers, `true`, `false` or the element type.
+        """Parse C++ text with `{expression}` in it: numbers, `true`, `false` or the element type.
 
         Raises:
             FormulaError: as `expression`.
@@ -245,11 +255,12 @@ class Scope:
         return ast.IfExp(value.node, ast.Constant("true"), ast.Constant("false"))
 
     def function(self, expression: Expression) -> Function:
-        """The compiled function of (problem, config)."""
+        """Compile an expression to a function of (problem, config)."""
         return self._compile(expression.node)
 
     def tuple_function(self, expressions: Iterable[Expression]) -> Function:
-        """One function of (problem, config) that yields a tuple of all the expressions."""
+        """Compile expressions to one function of (problem, config) that returns a tuple of their
+        values."""
         return self._compile(ast.Tuple([e.node for e in expressions], ast.Load()))
 
     def _compile(self, body: ast.expr) -> Function:
@@ -262,7 +273,8 @@ class Scope:
         return types.FunctionType(code, _GLOBALS)
 
     def _check(self, node: ast.expr) -> Expression:
-        """The expression of one node, if it and all below it are on the list."""
+        """Return the expression of a node, after checking that it and all nodes below it are
+        allowed."""
         match node:
             case ast.Constant(value) if type(value) is int:
                 if value > MAX_CONSTANT:
@@ -350,7 +362,8 @@ class Scope:
 
 
 def _place(node: ast.AST) -> None:
-    """Give nodes the line that compiling needs. What is below a node that has one has one, too."""
+    """Set the line number that compiling needs. Nodes below one that has a line number have one,
+    too."""
     for child in ast.iter_child_nodes(node):
         if not hasattr(child, "lineno"):
             _place(child)
@@ -363,7 +376,7 @@ _Piece: TypeAlias = tuple[str, str | None, str | None, str | None]
 
 
 def _pieces(text: str) -> list[_Piece]:
-    """Literal text, formula, format and conversion of each part. Raises FormulaError."""
+    """Return literal text, formula, format and conversion of each part. Raises FormulaError."""
     try:
         return list(Formatter().parse(text))
     except ValueError as error:
@@ -394,14 +407,14 @@ def _joined(
 
 
 def _ceil_div(a: Expression, b: Expression) -> Expression:
-    """`-(-a // b)`, written out: a function call costs as much as the rest of a short formula."""
+    """Return `-(-a // b)` without a function call, which costs as much as a short formula."""
     negative = ast.UnaryOp(ast.USub(), a.node)
     tree = ast.UnaryOp(ast.USub(), ast.BinOp(negative, ast.FloorDiv(), b.node))
     return _joined(tree, a, b, positive=a.is_positive)
 
 
 def _require_divisor(divisor: Expression, written: ast.expr) -> None:
-    """Division by 0 is ruled out when the file is read, so that no formula fails on a problem."""
+    """Raise FormulaError if a divisor may be 0, so that no formula fails for a problem."""
     if not divisor.is_positive:
         shown = ast.unparse(written)
         raise FormulaError(

@@ -21,15 +21,18 @@ _NAMED = re.compile(r"v\d\d(?:_\w+)?")  # ids and names
 
 
 def is_numbered(file_name: str) -> bool:
-    """Whether a file is called as those of the ladder are: `v05_kv_split.cu`, whose id is v05."""
+    """True if a file is named like those of the ladder: `v05_kv_split.cu`, whose id is v05."""
     return _NUMBERED.fullmatch(file_name) is not None
 
 
 class KernelFile:
-    """One `.cu` file: its variant as last read without a mistake, and the mistake of now.
+    """One `.cu` file, with its variant and its error.
+
+    `variant` is the last one read without an error, `error` that of the present text; either may be
+    None.
 
     Args:
-        is_own: not of the ladder: described in the file or beside it, its id the file's name.
+        is_own: an own kernel: described in the file or beside it, and its id is the file's name.
     """
 
     def __init__(self, path: Path, *, is_own: bool = False) -> None:
@@ -42,20 +45,20 @@ class KernelFile:
             from kernels.source_text import sidecar_of
 
             self._sidecar = sidecar_of(path)
-        self._stamps: tuple[_Stamp, _Stamp] | None = None  # None: to be read again
+        self._stamps: tuple[_Stamp, _Stamp] | None = None  # None: read again
         self._described: tuple[object, ...] | None = None
 
     def refresh(self) -> bool:
-        """Read the file again if it has changed; False if it is gone.
+        """Read the file again if it has changed; return False if it no longer exists.
 
-        An equal description keeps the variant object, so that it may serve as a key.
+        If the description is unchanged, the variant stays the same object, so that it can be a key.
         """
         stamps = (_stamp(self.path), _stamp(self._sidecar) if self._sidecar is not None else None)
         if stamps[0] is None:
             return False
         if stamps == self._stamps:
             return True
-        # A file that was written just now may change again within the clock's resolution.
+        # A file written just now may change again within the clock's resolution.
         newest_ns = max(stamp[0] for stamp in stamps if stamp is not None)
         self._stamps = stamps if time.time_ns() - newest_ns > _SETTLED_NS else None
         from kernels.description import parse_variant
@@ -75,7 +78,8 @@ class KernelFile:
 
 
 def _stamp(path: Path) -> _Stamp:
-    """What differs once a file was written anew; None where there is none."""
+    """Return what changes when a file is rewritten: time, size and inode; None if there is no
+    file."""
     try:
         stat = path.stat()
     except OSError:
@@ -84,43 +88,42 @@ def _stamp(path: Path) -> _Stamp:
 
 
 class Ladder(Sequence[Variant]):
-    """The variants of a folder's numbered files, sorted; files that change are read again.
+    """The variants of a folder's numbered files, sorted by number. Changed files are read again.
 
-    As a sequence it is those of the forward pass; `backward` are those that compute gradients, and
-    `of` answers by a problem. Ids and names find both.
+    As a sequence it contains the variants of the forward pass; `backward` has those that compute
+    gradients, and `of` chooses by a problem. Variants are found by id or name.
 
-    Nothing is read before the first access. A file with a mistake in its description takes no other
-    file down: it is listed as it was last read without one, or not at all, and `errors` holds the
-    sentence.
+    Nothing is read before the first access. A file with an error in its description does not affect
+    others: its variant is the last one read without an error, if any, and `errors` has the error.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, KernelFile] = {}  # by file name, sorted
         self._named: dict[str, KernelFile] = {}  # by id and by name
-        self._second: tuple[tuple[str, str], ...] = ()  # files of a number that another one has
+        self._second: tuple[tuple[str, str], ...] = ()  # (file, first file with the same number)
         self._lock = threading.Lock()
 
     def variants(self) -> tuple[Variant, ...]:
-        """The variants of the forward pass of this moment."""
+        """Return the present variants of the forward pass."""
         return tuple(v for v in self.every() if not v.is_backward)
 
     @property
     def backward(self) -> tuple[Variant, ...]:
-        """The variants of the backward pass of this moment."""
+        """Return the present variants of the backward pass."""
         return tuple(v for v in self.every() if v.is_backward)
 
     def every(self) -> tuple[Variant, ...]:
-        """All variants of this moment."""
+        """Return all present variants."""
         return tuple(f.variant for f in self._read() if f.variant is not None)
 
     def of(self, problem: ProblemLike) -> tuple[Variant, ...]:
-        """The variants of a problem's direction."""
+        """Return the variants of a problem's direction."""
         return self.backward if "backward" in problem.features else self.variants()
 
     @property
     def errors(self) -> tuple[KernelDescriptionError, ...]:
-        """The mistakes of this moment, at most one for each file."""
+        """Return the present errors, at most one for each file."""
         from kernels.toml_block import KernelDescriptionError
 
         mistakes = [f.error for f in self._read() if f.error is not None]
@@ -130,22 +133,23 @@ class Ladder(Sequence[Variant]):
         return tuple(mistakes)
 
     def by_id(self, name: str) -> Variant:
-        """The variant whose id (`v01`) or name (`v01_fa1_baseline`) this is; KeyError otherwise."""
+        """Return the variant with this id (`v01`) or name (`v01_fa1_baseline`). Raises KeyError."""
         file = self.find(name)
         if file is None or file.variant is None:
             raise KeyError(name)
         return file.variant
 
     def names(self) -> frozenset[str]:
-        """Ids and names of all files."""
+        """Return the ids and names of all files."""
         return frozenset(name for file in self._read() for name in _names(file))
 
     def find(self, name: str) -> KernelFile | None:
-        """The file of an id or name, as it is now: no other is read for it."""
+        """Return the present file with an id or name, without reading other files; None if there is
+        none."""
         if not _NAMED.fullmatch(name):
             return None
         with self._lock:
-            for is_listed in (True, False):  # a file that was seen before costs one look
+            for is_listed in (True, False):  # a known file needs no listing of the folder
                 if not is_listed:
                     self._list()
                 found = self._named.get(name)
@@ -182,7 +186,7 @@ class Ladder(Sequence[Variant]):
 
 
 def _names(file: KernelFile) -> tuple[str, str]:
-    """Id and name of the variant."""
+    """Return id and name of the file's variant."""
     return file.path.stem[:3], file.path.stem
 
 
@@ -191,7 +195,7 @@ by_id = LADDER.by_id
 
 
 def markdown_table() -> str:
-    """The README's table of the ladder: one row per variant, no newline at the end."""
+    """Return the README's table of the ladder: one row per variant, no newline at the end."""
     rows = ["| # | variant | the one idea | D | tunables | launches |", "|---|---|---|---|---|---|"]
     for variant in LADDER.every():
         dims = ", ".join(map(str, variant.head_dims))

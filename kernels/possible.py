@@ -1,8 +1,8 @@
-"""Whether what a description's formulas yield for a problem can exist at all.
+"""Check that the values of a description's formulas are possible for a problem.
 
-A formula that is right for most problems may yield a page of no keys, a negative size or a number
-that no type holds for another. For an own kernel that is one more constraint, with a sentence: it
-then takes no part where others go on.
+A formula that is right for most problems may give a page without keys, a negative size or a number
+too large for its type for another. Own kernels therefore get one more constraint, whose sentence
+names the formula: such problems are skipped.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from kernels.variant import (
     Variant,
 )
 
-_MOST: Final = 2**31 - 1  # of a launch's sizes: CUDA's are ints
-_MOST_ELEMENTS: Final = 2**47  # of a buffer: more than any address space
+_MAX_INT32: Final = 2**31 - 1  # of a launch's sizes, which are ints in CUDA
+_MAX_ELEMENTS: Final = 2**47  # of a buffer: more than any address space
 _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "float32": (-3.4028234e38, 3.4028234e38),
     "float64": (-1.7976931e308, 1.7976931e308),
@@ -37,17 +37,17 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Bounded:
-    """A formula, or several, and what they must lie within; None: any number."""
+    """One or several formulas, and the limits of their values; None: any value."""
 
     what: str
-    keys: tuple[str | int, ...]  # of the description, where the formula stands
+    keys: tuple[str | int, ...]  # path of the formula in the description
     formula: Callable[[ProblemLike, Config], Any]
-    least: float | None
-    most: float | None
+    low: float | None
+    high: float | None
 
 
-def possible(variant: Variant) -> Constraint:
-    """The constraint that all the variant's formulas yield what can exist."""
+def possible_values(variant: Variant) -> Constraint:
+    """Return the constraint that all formulas of the variant have possible values."""
     formulas = tuple(_formulas(variant))
     name = variant.id
 
@@ -62,28 +62,28 @@ def possible(variant: Variant) -> Constraint:
     return Constraint(holds, reason)
 
 
-def mistaken_keys(
+def invalid_formula_keys(
     variant: Variant, problem: ProblemLike, config: Config
 ) -> tuple[str | int, ...] | None:
-    """The keys of the first formula that yields what cannot exist, such as `("passes", 0,
-    "threads")`; None where all yield what can."""
+    """Return the keys of the first formula with an impossible value, such as `("passes", 0,
+    "threads")`; None if all values are possible."""
     if any(name not in config for name in variant.default_config()):
         return None
     return next((f.keys for f in _formulas(variant) if _mistake(f, problem, config)), None)
 
 
 def _mistake(of: _Bounded, problem: ProblemLike, config: Config) -> str | None:
-    """What is wrong with the formula's value, to end a sentence; None where nothing is."""
+    """Return what is wrong with a formula's value, as the end of a sentence; None if nothing is."""
     try:
         values = of.formula(problem, config)
     except ArithmeticError as error:
         return f"the formula of {of.what} has no value ({str(error).rstrip('.')})"
-    if of.least is None or of.most is None:
+    if of.low is None or of.high is None:
         return None
     for value in values if isinstance(values, tuple) else (values,):
-        fits = (value >= of.least) & (value <= of.most)
+        fits = (value >= of.low) & (value <= of.high)
         if not (fits if isinstance(fits, bool) else fits.all()):  # of an array of problems
-            return f"{of.what} is {_short(value)}, and it is {of.least:,} to {of.most:,}"
+            return f"{of.what} is {_short(value)}, and it is {of.low:,} to {of.high:,}"
     return None
 
 
@@ -94,13 +94,13 @@ def _short(value: object) -> str:
 
 def _formulas(variant: Variant) -> Iterator[_Bounded]:
     if variant.page_rows is not None:
-        yield _Bounded("page_rows", ("page_rows",), variant.page_rows, 1, _MOST)
+        yield _Bounded("page_rows", ("page_rows",), variant.page_rows, 1, _MAX_INT32)
     for scratch in variant.scratch:
         what, keys = f"scratch.{scratch.name}", ("scratch", scratch.name)
-        yield _Bounded(f"a size of {what}", keys, scratch.shape, 0, _MOST)
-        yield _Bounded(f"the size of {what}", keys, _product(scratch.shape), 0, _MOST_ELEMENTS)
+        yield _Bounded(f"a size of {what}", keys, scratch.shape, 0, _MAX_INT32)
+        yield _Bounded(f"the size of {what}", keys, _product(scratch.shape), 0, _MAX_ELEMENTS)
     work, schedule = variant.work, variant.work.schedule
-    for name, formula, least in (
+    for name, formula, low in (
         ("math_threads", work.math_threads, 1),
         ("query_rows", work.query_rows, 1),
         ("kv_rows", work.kv_rows, 1),
@@ -109,7 +109,7 @@ def _formulas(variant: Variant) -> Iterator[_Bounded]:
         ("start_tiles", schedule.start_tiles if schedule is not None else None, 0),
     ):
         if formula is not None:
-            yield _Bounded(f"work.{name}", ("work", name), formula, least, _MOST)
+            yield _Bounded(f"work.{name}", ("work", name), formula, low, _MAX_INT32)
     for number, launch in enumerate(variant.passes):
         yield from _of_pass(launch, ("passes", number))
     for name, text in variant.macros or ():
@@ -118,17 +118,17 @@ def _formulas(variant: Variant) -> Iterator[_Bounded]:
 
 def _of_pass(launch: Pass, keys: tuple[str | int, ...]) -> Iterator[_Bounded]:
     where = f"of the pass {launch.entry}"
-    yield _Bounded(f"the grid {where}", (*keys, "grid"), launch.grid, 1, _MOST)
+    yield _Bounded(f"the grid {where}", (*keys, "grid"), launch.grid, 1, _MAX_INT32)
     yield _Bounded(f"threads {where}", (*keys, "threads"), launch.threads, 1, 1024)
     smem = launch.dynamic_smem_bytes
-    yield _Bounded(f"smem_bytes {where}", (*keys, "smem_bytes"), smem, 0, _MOST)
-    for name, key, sizes, least in (
+    yield _Bounded(f"smem_bytes {where}", (*keys, "smem_bytes"), smem, 0, _MAX_INT32)
+    for name, key, sizes, low in (
         ("a size of the block", "threads", launch.block, 1),
         ("the cluster", "cluster", launch.cluster, 1),
         ("warpgroup_registers", "warpgroup_registers", launch.warpgroup_registers, 0),
     ):
         if sizes is not None:
-            yield _Bounded(f"{name} {where}", (*keys, key), sizes, least, 1024)
+            yield _Bounded(f"{name} {where}", (*keys, key), sizes, low, 1024)
     if launch.entry_of is not None:
         entry = launch.entry_of
         yield _Bounded(f"the entry {launch.entry}", (*keys, "entry"), entry, None, None)
@@ -145,8 +145,8 @@ def _of_argument(argument: Argument, keys: tuple[str | int, ...]) -> Iterator[_B
         yield _Bounded(f"a size of the box of {argument.name}", keys, argument.box, 1, 256)
     elif isinstance(argument, Scalar):
         # Any number is true or false.
-        least, most = _RANGES.get(argument.ctype, (None, None))
-        yield _Bounded(f"the argument {argument.name}", keys, argument.value, least, most)
+        low, high = _RANGES.get(argument.ctype, (None, None))
+        yield _Bounded(f"the argument {argument.name}", keys, argument.value, low, high)
 
 
 def _product(shape: Callable[[ProblemLike, Config], tuple[int, ...]]) -> Callable[..., int]:

@@ -1,4 +1,5 @@
-"""The text of a kernel's source and of the description in it or beside it; nothing is parsed."""
+"""Text of a kernel's source and of its description, which is in the source or beside it. Nothing is
+parsed."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ _BLOCK_HEAD = re.compile(r"^/\*[ \t]*attune[ \t]*\r?\n", re.MULTILINE)
 
 
 def read_text(path: Path) -> str:
-    """The file's text. Raises KernelDescriptionError if it cannot be read or is not UTF-8."""
+    """Return a file's text. Raises KernelDescriptionError if it cannot be read or is not UTF-8."""
     try:
-        # Without O_NONBLOCK the opening of a pipe would wait for a writer.
+        # Without O_NONBLOCK, opening a pipe would wait for a writer.
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -38,17 +39,18 @@ def read_text(path: Path) -> str:
 
 
 def without_mark(data: bytes) -> bytes:
-    """A file's bytes without the mark of UTF-8 that some editors put first; NVRTC refuses it."""
+    """Return a file's bytes without the UTF-8 byte order mark that some editors write; NVRTC
+    rejects it."""
     return data.removeprefix(codecs.BOM_UTF8)
 
 
 def sidecar_of(path: Path) -> Path:
-    """Where the description of a source may stand beside it: `fwd.cu` → `fwd.attune.toml`."""
+    """Return the path of the description file beside a source: `fwd.cu` → `fwd.attune.toml`."""
     return path.with_suffix(SIDECAR_SUFFIX)
 
 
 def read_sidecar(path: Path) -> str | None:
-    """The text of the file beside a source, or None where there is none."""
+    """Return the text of the description file beside a source; None if there is none."""
     sidecar = sidecar_of(path)
     return read_text(sidecar) if sidecar.is_file() else None
 
@@ -60,11 +62,11 @@ class DescriptionBlock(NamedTuple):
     end: int
     text: str
     toml: str
-    line: int  # of the source, where it begins; the TOML begins in the next one
+    line: int  # of the source, of its first line; the TOML begins in the next one
 
 
 def description_blocks(text: str) -> Iterator[DescriptionBlock]:
-    """The blocks in order, in time linear in the text whatever it holds."""
+    """Yield the blocks in order. Takes linear time for any text."""
     line, counted, position = 1, 0, 0
     while head := _BLOCK_HEAD.search(text, position):
         start, close = head.start(), text.find("*/", head.end())
@@ -78,12 +80,12 @@ def description_blocks(text: str) -> Iterator[DescriptionBlock]:
 
 
 def has_block(text: str) -> bool:
-    """Whether a source has a description; those of old snapshots do not."""
+    """True if a source has a description block; those of old snapshots have none."""
     return next(description_blocks(text), None) is not None
 
 
 def without_block(text: str) -> str:
-    """The source with its block left empty. Lines keep their numbers."""
+    """Return the source with its block left empty. Line numbers are kept."""
     pieces, position = [], 0
     for block in description_blocks(text):
         pieces += [text[position : block.start], "\n" * block.text.count("\n")]
@@ -92,9 +94,10 @@ def without_block(text: str) -> str:
 
 
 def description_of(text: str) -> tuple[str, ...]:
-    """All of a source that its description depends on: the title's line, the blocks, their lines.
+    """Return the parts of a source that its description depends on: title line, blocks, their
+    lines.
 
-    Sources for which it is equal have equal descriptions, whatever the rest of them says.
+    Sources with equal parts have equal descriptions.
     """
     blocks = (f"{block.line - 1} {block.text}" for block in description_blocks(text))
     return (text.partition("\n")[0], *blocks)

@@ -1,15 +1,15 @@
-"""Tensor maps, as a description block lists them: what TMA copies to shared memory, and how.
+"""Tensor maps in a description block, by which TMA copies boxes of a tensor to shared memory.
 
     [tensor_maps]
     k_map = {tensor = "k", box = [64, "block_n", 1, 1], swizzle = 128}
     q_map = {tensor = "q", dims = ["head_dim", "head", "row", "batch"], box = [64, 4, 16, 1]}
 
-A map stands among the arguments of a pass by its name, and the kernel takes it by value, as a
-`const __grid_constant__` structure of 128 bytes, aligned to 64. `dims` are the tensor's dimensions
-in the order of the copy's coordinates, head_dim, row, head, batch where it is left out; `box` says
-how many elements of each a copy brings. `swizzle` is 0, 32, 64 or 128 bytes, or a formula; 128.
-What lies outside of the tensor arrives as zeros, and is not stored. Backward kernels have maps of
-dout, dq, dk and dv, too.
+A map is an argument of a pass under its name. The kernel's parameter is a
+`const __grid_constant__` structure of 128 bytes, passed by value and aligned to 64. `dims` are the
+tensor's dimensions in the order of the copy's coordinates; default: head_dim, row, head, batch.
+`box` has the elements that one copy transfers along each of them. `swizzle` is 0, 32, 64 or 128
+bytes, or a formula; default: 128. Elements outside of the tensor are read as zeros and not written.
+Maps of backward kernels may be of dout, dq, dk and dv, too.
 """
 
 from __future__ import annotations
@@ -26,14 +26,19 @@ DIMS: Final[tuple[TensorDim, ...]] = get_args(TensorDim)
 def read_tensor_map(
     table: Table, name: str, scope: Scope, *, is_backward: bool = False
 ) -> TensorMap:
-    """The map that a table describes.
+    """Return the tensor map that a table describes.
+
+    Args:
+        name: of the map, as arguments use it.
+        scope: for its formulas.
+        is_backward: True if gradients are possible tensors.
 
     Raises:
-        KernelDescriptionError: there is a mistake in it.
+        KernelDescriptionError: there is a mistake in the table.
     """
     table.allow("tensor", "dims", "box", "swizzle")
     tensor = table.choice("tensor", (*TENSORS, *((DOUT, *GRADIENTS) if is_backward else ())))
-    like = tensor.removeprefix("d")  # a gradient lies as what it is of
+    like = tensor.removeprefix("d")  # a gradient has the layout of its tensor
     dims = _dims(table)
     box = table.items("box", "a list of formulas, one for each dimension")
     if len(box) != len(dims):
@@ -49,7 +54,7 @@ def read_tensor_map(
     boxes, swizzle_bytes = [number("box", size) for size in box], number("swizzle", swizzle)
     heads, rows = ("num_heads_kv", "seqlen_kv") if like in "kv" else ("num_heads", "seqlen")
     size_of = dict(zip(DIMS, ("head_dim", rows, heads, "batch"), strict=True))
-    told = set(scope.used)  # a map's bounds tell the kernel nothing
+    told = set(scope.used)  # the kernel does not get the numbers in a map's bounds
     sizes = [scope.number(size_of[dim]) for dim in dims]
     scope.used.intersection_update(told)
     return TensorMap(

@@ -1,4 +1,4 @@
-"""A TOML block inside a source file, read key by key; every mistake names the file and its line."""
+"""A TOML block inside a source file, read key by key. Every error names the file and its line."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _KeyPath = tuple[str | int, ...]
 
 
 class KernelDescriptionError(Exception):
-    """A description block that cannot be used: one sentence that starts with `file.cu:line`."""
+    """An invalid description block. The message is a sentence that starts with `file.cu:line`."""
 
     def __init__(self, path: Path, line: int, sentence: str, *, code: str = "") -> None:
         plain = "".join(c if c.isprintable() else "?" for c in sentence)
-        if len(plain) > MAX_SENTENCE:  # it repeats a name of the file
+        if len(plain) > MAX_SENTENCE:  # it may quote a long name
             plain = f"{plain[: MAX_SENTENCE - 1]}…"
         super().__init__(f"{path.name}:{max(1, line)}: {plain}")
         self.path = path
@@ -37,27 +37,29 @@ class KernelDescriptionError(Exception):
 
 
 def shown(value: object) -> str:
-    """A value as a sentence names it: not too long, whatever it is."""
+    """Return a value as messages show it, shortened."""
     try:
         text = repr(value)
-    except ValueError:  # Python writes out no number of more than some thousand digits
+    except ValueError:  # Python converts no int of more than 4,300 digits
         return "so large a number"
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 @dataclass(frozen=True)
 class Place:
-    """A file's block, for sentences: which line each key stands in."""
+    """A block's file, and the line of each of its keys, for messages."""
 
     path: Path
     lines: dict[_KeyPath, int]
 
     def error(self, keys: _KeyPath, sentence: str, *, code: str = "") -> NoReturn:
-        """Raise for a key, or for the nearest table around it that stands in a line of its own."""
+        """Raise for a key, with its line or that of the nearest table around it that has a line of
+        its own."""
         raise KernelDescriptionError(self.path, self.line(keys), sentence, code=code)
 
     def line(self, keys: _KeyPath) -> int:
-        """The line of a key, or of the nearest table around it that stands in a line of its own."""
+        """Return the line of a key, or of the nearest table around it that has a line of its
+        own."""
         while keys not in self.lines:
             keys = keys[:-1]
         return self.lines[keys]
@@ -65,9 +67,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Table:
-    """One TOML table; its methods take a key of the type they are named after.
+    """One TOML table. Its methods return the value of a key, of the type in their name.
 
-    All raise KernelDescriptionError for a value of another type, or a missing one without default.
+    All raise KernelDescriptionError for a value of another type, or a missing key without default.
     """
 
     place: Place
@@ -75,14 +77,14 @@ class Table:
     keys: _KeyPath
 
     def error(self, key: str, sentence: str, *, code: str = "") -> NoReturn:
-        """Raise a sentence about one key of the table, or about the table for an empty key."""
+        """Raise for one key of the table; for the table itself if the key is empty."""
         end = "" if sentence.endswith("?") else "."
         if key:
             self.place.error((*self.keys, key), f"{key}: {sentence}{end}", code=code)
         self.place.error(self.keys, f"{sentence}{end}", code=code)
 
     def allow(self, *known: str) -> None:
-        """Raise for a key that is none of these."""
+        """Raise for the first key that is none of these."""
         for key in self.values:
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
@@ -90,7 +92,7 @@ class Table:
                 self.place.error((*self.keys, key), f"there is no key `{key}` here: {hint}")
 
     def with_default(self, key: str, value: object) -> Table:
-        """The table with a value for this key, if it has none."""
+        """Return the table, with a value for this key if it has none."""
         return Table(self.place, {key: value, **self.values}, self.keys)
 
     def get(
@@ -123,7 +125,7 @@ class Table:
         return cast(list[Any], self.get(key, list, expected, default))
 
     def integers(self, key: str) -> tuple[int, ...]:
-        """Whole numbers from 0, ascending, at least one."""
+        """Return a list of whole numbers from 0, ascending, with at least one."""
         values = self.items(key, "a list of whole numbers")
         if not values or not all(type(v) is int and 0 <= v <= MAX_INTEGER for v in values):
             self.error(key, f"it is a list of whole numbers, not {shown(values)}")
@@ -135,7 +137,7 @@ class Table:
         return Table(self.place, self.get(key, dict, "a table", default), (*self.keys, key))
 
     def tables(self, key: str, default: Any = ...) -> Iterator[Table]:
-        """The tables of a list."""
+        """Return a list of tables."""
         for number, values in enumerate(self.items(key, "a list of tables", default)):
             if not isinstance(values, dict):
                 self.error(key, f"it is a list of tables, and holds {shown(values)}")
@@ -143,7 +145,10 @@ class Table:
 
 
 def load_block(path: Path, toml: str, first_line: int) -> Table:
-    """The block as its outermost table. `first_line` is the file's line where the TOML begins.
+    """Parse a block to its outermost table.
+
+    Args:
+        first_line: the file's line in which the TOML begins.
 
     Raises:
         KernelDescriptionError: it is not TOML.
@@ -153,7 +158,7 @@ def load_block(path: Path, toml: str, first_line: int) -> Table:
         raise KernelDescriptionError(path, first_line, sentence)
     try:
         values = tomllib.loads(toml)
-    except ValueError as error:  # a TOMLDecodeError, or a number of too many digits
+    except ValueError as error:  # a TOMLDecodeError, or a number with too many digits
         where = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", str(error))
         line = int(where[1]) if where and where[1] else toml.count("\n")
         sentence = str(error).replace(where[0], "") if where else str(error)
@@ -166,7 +171,7 @@ def load_block(path: Path, toml: str, first_line: int) -> Table:
 
 
 def _refuse_hidden(place: Place, value: object, keys: _KeyPath) -> None:
-    """Raise for a text or key with a character that would not show: TOML can write each of them."""
+    """Raise for a text or key with an invisible character, all of which TOML can escape."""
     if isinstance(value, str) and (character := hidden_in(value)):
         place.error(keys, f"a text holds the character {character}, which does not show.")
     if isinstance(value, list):
@@ -179,7 +184,8 @@ def _refuse_hidden(place: Place, value: object, keys: _KeyPath) -> None:
 
 
 def _key_lines(toml: str, first_line: int) -> dict[_KeyPath, int]:
-    """The line of each table and key that starts a line; `()` is the line before the block."""
+    """Return the line of each table and key that starts a line; `()` is the line before the
+    block."""
     lines: dict[_KeyPath, int] = {(): first_line - 1}
     counts: dict[_KeyPath, int] = {}
     table: _KeyPath = ()

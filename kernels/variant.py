@@ -1,11 +1,11 @@
-"""What a kernel variant is: its data and formulas, without CUDA and without the engine.
+"""Data and formulas of a kernel variant, independent of CUDA and the engine.
 
-A `Variant` says of one `.cu` file which problems it takes, which compile-time choices it offers,
+A `Variant` says of one `.cu` file which problems it supports, which compile-time choices it has,
 and which passes it launches with what grid, threads, shared memory and arguments. It is read from
-the description block in that file (`kernels.description`). The engine turns it into a launch plan,
-and every derived figure (CTAs, waves, batch size) comes from these formulas.
+the description block in that file (`kernels.description`). The engine builds launch plans from it,
+and all derived figures (CTAs, waves, batch size) come from these formulas.
 
-Macros given to a kernel by `-D`, unless its block has `defines` of its own: `HEAD_DIM`, `IS_CAUSAL`
+Macros given to a kernel by `-D`, unless its block has its own `defines`: `HEAD_DIM`, `IS_CAUSAL`
 (0/1), `IS_BF16` (0/1) and each tunable's name in capitals (`block_m` → `BLOCK_M`).
 """
 
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
 
-AUTO: Final = "auto"  # stands for the variant that is chosen for a problem; no kernel has it
+AUTO: Final = "auto"  # the variant that is chosen for a problem; no kernel has this name
 KERNELS_DIR = Path(__file__).resolve().parent
 MAX_PERSISTENT_CTAS = 65_535
 
 Dtype: TypeAlias = Literal["float16", "bfloat16", "float32"]
 BYTES_PER_ELEMENT: Mapping[Dtype, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
-# As a person may name them.
+# Accepted spellings.
 DTYPES: Mapping[str, Dtype] = {
     "bf16": "bfloat16",
     "bfloat16": "bfloat16",
@@ -32,7 +32,7 @@ DTYPES: Mapping[str, Dtype] = {
     "fp16": "float16",
     "fp32": "float32",
 }
-# Features that a kernel takes only if its block says so, with their names in messages.
+# Features that a kernel supports only if its block lists them, with their names in messages.
 Feature: TypeAlias = Literal[
     "backward", "varlen", "kv_offset", "window", "softcap", "alibi", "sinks", "kv_fp8", "lse"
 ]  # fmt: skip
@@ -51,7 +51,7 @@ MathUnit: TypeAlias = Literal["fma", "tensor"]
 ScalarType: TypeAlias = Literal["int32", "uint32", "int64", "uint64", "bool", "float32", "float64"]
 # The order of a tensor's dimensions in memory: batch, head, sequence, head_dim.
 Layout: TypeAlias = Literal["bhsd", "bshd"]
-# A dimension of Q, K, V or O, as tensor maps name them: "row" is the sequence.
+# Dimensions of Q, K, V or O in tensor maps: "row" is the position in the sequence.
 TensorDim: TypeAlias = Literal["head_dim", "row", "head", "batch"]
 LseLayout: TypeAlias = Literal["bhs", "bsh"]
 LseBase: TypeAlias = Literal["e", "2"]
@@ -65,24 +65,24 @@ CppStandard: TypeAlias = Literal["c++17", "c++20"]
 OutFill: TypeAlias = Literal["poison", "zero"]
 Config: TypeAlias = Mapping[str, int]
 
-# Buffers by the names under which a description gives them to a kernel.
+# Names of buffers in the arguments of a description.
 TENSORS: Final = ("q", "k", "v", "out")
 PACKED: Final = "qkv"
 LSE: Final = "lse"
-# Of the backward pass: `out` and `lse` are given, with what comes back for O, and these written.
+# Backward, `out`, `lse` and `dout` (the gradient of O) are inputs, and dq, dk and dv outputs.
 DOUT: Final = "dout"
 GRADIENTS: Final = ("dq", "dk", "dv")
 BLOCK_TABLE: Final = "block_table"
-# Buffers of a problem's features: a pass is given them where the problem has them alone.
+# Buffers of features: a pass gets them only for problems with the feature.
 ALIBI_SLOPES: Final = "alibi_slopes"
 SINKS: Final = "sinks"
 SEQLENS: Final = "seqlens"
 KV_SCALES: Final = ("k_scale", "v_scale")
-# A pass that takes these has Q, K, V and O of such sequences packed: [sum of lengths, heads,
+# For a pass with these arguments, sequences are packed in Q, K, V and O: [sum of lengths, heads,
 # head_dim].
 CU_SEQLENS_Q: Final = "cu_seqlens_q"
 CU_SEQLENS_K: Final = "cu_seqlens_k"
-OF_FEATURES: Final[Mapping[str, Feature]] = {
+FEATURE_BUFFERS: Final[Mapping[str, Feature]] = {
     ALIBI_SLOPES: "alibi",
     SINKS: "sinks",
     SEQLENS: "varlen",
@@ -93,7 +93,7 @@ OF_FEATURES: Final[Mapping[str, Feature]] = {
 
 
 class ProblemLike(Protocol):
-    """The run-time shape, as much of it as formulas need. the engine's `Problem` satisfies it."""
+    """Properties of a problem that formulas use; `engine.attention.problem.Problem` has them."""
 
     @property
     def batch(self) -> int: ...
@@ -132,12 +132,12 @@ TextFormula: TypeAlias = Callable[[ProblemLike, Config], str]
 
 
 def ceil_div(a: int, b: int) -> int:
-    """⌈a / b⌉ for positive b."""
+    """Return ⌈a / b⌉ for positive b."""
     return -(-a // b)
 
 
 def round_up(a: int, b: int) -> int:
-    """The smallest multiple of b that is at least a, for positive b."""
+    """Return the smallest multiple of b that is at least a, for positive b."""
     return -(-a // b) * b
 
 
@@ -146,11 +146,11 @@ class Tunable:
     """One compile-time choice of a variant."""
 
     name: str  # snake_case; the macro is the same in capitals
-    values: tuple[int, ...]  # every value offered, ascending; with `per_sm`, those worth listing
+    values: tuple[int, ...]  # all values, ascending; with `per_sm`, examples
     default: int
     meaning: str  # one line for tooltips
-    # A number of persistent CTAs: so many on each SM is the default of a GPU whose SMs are known,
-    # and any number from 1 is offered. 0: a tunable like any other.
+    # For a number of persistent CTAs: the default number per SM of a GPU whose SMs are known; any
+    # number from 1 is then valid. 0: not a number of persistent CTAs.
     per_sm: int = 0
 
     @property
@@ -158,13 +158,13 @@ class Tunable:
         return self.name.upper()
 
     def default_on(self, num_sms: int | None) -> int:
-        """The default on a GPU of so many SMs; None: not known."""
+        """Return the default on a GPU with this number of SMs; None: not known."""
         return self.per_sm * num_sms if self.per_sm and num_sms else self.default
 
     def values_on(self, num_sms: int | None) -> tuple[int, ...]:
-        """The values to choose from on a GPU of so many SMs, ascending.
+        """Return the values to choose from on a GPU with this number of SMs, ascending.
 
-        Of persistent CTAs whole numbers on each SM, up to one more than the default.
+        For persistent CTAs these are whole numbers of CTAs per SM, up to one more than the default.
         """
         if not self.per_sm or not num_sms:
             return self.values
@@ -176,7 +176,8 @@ class Tunable:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A condition on (problem, config) that a variant needs; `reason` says why and what to do."""
+    """A condition on (problem, config) that a variant needs. `reason` returns the sentence for a
+    problem that does not satisfy it: why, and what to do."""
 
     holds: Callable[[ProblemLike, Config], bool]
     reason: Callable[[ProblemLike, Config], str]
@@ -189,9 +190,9 @@ class Scratch:
     name: str
     dtype: ScratchType
     shape: ShapeFormula
-    # "poison": every word a NaN pattern, so that reading an unwritten element shows up as NaN.
-    # "zero" and "-inf": filled once before the first launch (self-resetting counters), never in
-    # between, unless `each_launch` says so, as where host code calls cudaMemset.
+    # "poison": a NaN pattern in every word, so that reading an unwritten element gives NaN.
+    # "zero" and "-inf": filled once, before the first launch (kernels reset their counters), or
+    # before each launch with `each_launch`, as by a cudaMemset in host code.
     fill: ScratchFill = "poison"
     each_launch: bool = False
 
@@ -207,19 +208,19 @@ class Scalar:
     name: str
     ctype: ScalarType
     value: Callable[[ProblemLike, Config], float]
-    feature: Feature | None = None  # given where a problem has it alone
+    feature: Feature | None = None  # passed only for problems with this feature
 
 
 @dataclass(frozen=True, slots=True)
 class NullPointer:
-    """A pointer argument that the kernel is told not to use."""
+    """A pointer argument that is null."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A structure by value; its fields lie as C++ aligns them."""
+    """A structure by value, with fields aligned as in C++."""
 
     name: str
     fields: tuple[Argument, ...]
@@ -227,10 +228,9 @@ class Structure:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """What TMA needs to know of a tensor: a `CUtensorMap`, by value to a `__grid_constant__`.
+    """A tensor map for TMA: a `CUtensorMap`, passed by value as `__grid_constant__`.
 
-    Its formulas yield a value for each dimension, the innermost (head_dim) first, where they yield
-    several.
+    Formulas for several dimensions return the innermost (head_dim) first.
     """
 
     name: str
@@ -241,28 +241,30 @@ class TensorMap:
     swizzle_bytes: IntFormula  # 0 (none), 32, 64 or 128
 
 
-# A name stands for a pointer: to `q`, `k`, `v`, `out`, `lse` or the scratch buffer of that name.
+# A name is a pointer: to `q`, `k`, `v`, `out`, `lse` or the scratch buffer with that name.
 Argument: TypeAlias = "str | Scalar | NullPointer | Structure | TensorMap"
 
 
 def feature_of(argument: Argument, takes: Collection[Feature]) -> Feature | None:
-    """What a problem must have for an argument to be given; None: it always is.
+    """Return the feature that a problem must have for an argument to be passed; None: always
+    passed.
 
     Args:
-        takes: of the kernel: one that takes LSE writes it where it is asked for, others always.
+        takes: features that the kernel supports. With "lse" among them, it writes LSE only on
+            request, else always.
     """
     if isinstance(argument, Scalar):
         return argument.feature
     if argument == LSE and "lse" in takes:
         return "lse"
-    return OF_FEATURES.get(argument) if isinstance(argument, str) else None
+    return FEATURE_BUFFERS.get(argument) if isinstance(argument, str) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Lse:
     """How a kernel stores the logarithm of each row's sum of exponentials, in float32.
 
-    Of the scaled scores: `ln Σ exp(softmax_scale · q·k)`, or the base-2 logarithm of the same sum.
+    It is `ln Σ exp(softmax_scale · q·k)`, or the base-2 logarithm of the same sum.
     """
 
     base: LseBase = "e"
@@ -273,30 +275,33 @@ class Lse:
 class Pass:
     """One kernel launch. Passes of a variant run in order on one stream."""
 
-    entry: str  # as the block writes it: `fwd`, `flash::fwd<{head_dim}, {causal}>`
+    entry: str  # as in the block: `fwd`, `flash::fwd<{head_dim}, {causal}>`
     grid: GridFormula
     threads: IntFormula  # per CTA
     dynamic_smem_bytes: IntFormula
     args: tuple[Argument, ...]  # in the order of the kernel's parameters
-    entry_of: TextFormula | None = None  # the name expression; None: the entry as it is
-    block: GridFormula | None = None  # the threads' three dimensions; None: (threads, 1, 1)
+    entry_of: TextFormula | None = None  # the name expression; None: `entry`
+    block: GridFormula | None = None  # threads along x, y and z; None: (threads, 1, 1)
     cluster: GridFormula | None = None  # CTAs of a cluster along each axis; None: no clusters
-    # Registers per thread that each warpgroup asks for by `setmaxnreg`; None: it does not.
+    # Registers per thread of each warpgroup, set by `setmaxnreg`; None: not used.
     warpgroup_registers: ShapeFormula | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What each CTA of a persistent kernel takes; CTAs differ along the grid's first axis alone.
+    """The tiles that each CTA of a persistent kernel processes. CTAs differ only along the grid's
+    first axis.
 
-    "query tiles": all of them stand in a line, and CTAs take one after the other, every other round
-    backwards. The line is made of sections of `heads_at_once` heads, of which the last goes from
-    the heads' last query tile to their first where there is a causal mask, the one before the other
-    way, and so on; the same query tile of a section's heads stands together.
+    "query tiles": CTAs take whole query tiles from one list, one after the other, in reverse order
+    in every second round. The list consists of sections of `heads_at_once` heads. With a causal
+    mask, the last section goes from the last query tile of its heads to the first, the section
+    before it in the opposite direction, and so on; within a section, equal query tiles of all heads
+    are adjacent.
 
-    "key tiles": those of all query tiles stand in a line, head after head, of a head the last query
-    tile first, and CTA c of n takes all from c / n to (c + 1) / n: query tiles are cut. Each query
-    tile begins with `start_tiles` that nobody visits: what else it costs.
+    "key tiles": the key tiles of all query tiles are one list, head after head, in each head the
+    last query tile first. CTA c of n processes the part from c / n to (c + 1) / n, so query tiles
+    are split between CTAs. The list has `start_tiles` additional entries before each query tile,
+    which stand for its other costs.
     """
 
     shares: Shares
@@ -306,21 +311,21 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one CTA of the main pass does; the latency model needs it and no compiler reports it."""
+    """What one CTA of the main pass does, which the latency model needs and no compiler reports."""
 
     math_unit: MathUnit
     math_threads: IntFormula  # threads per CTA that execute the inner products
     query_rows: IntFormula  # query rows per CTA
-    kv_rows: IntFormula  # K/V rows one CTA visits at most (a split visits fewer)
-    # Ways of the shared-memory bank conflict in the inner loop, 1 when there is none. None stands
-    # for row-major tiles without padding, which the latency model works out for itself.
+    kv_rows: IntFormula  # maximum K/V rows that a CTA visits (a split visits fewer)
+    # Degree of shared-memory bank conflicts in the inner loop; 1 without conflicts. None:
+    # row-major tiles without padding, whose conflicts the latency model computes.
     conflict_ways: IntFormula | None = None
     schedule: Schedule | None = None  # of persistent CTAs
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One algorithm: a `.cu` file and what its description block says."""
+    """One kernel: a `.cu` file and its description block."""
 
     id: str  # "v01"
     name: str  # "v01_fa1_baseline", also the file's stem
@@ -335,35 +340,35 @@ class Variant:
     passes: tuple[Pass, ...]
     work: Work
     source: Path  # the `.cu` file
-    gqa: bool = False  # reads K and V of fewer heads than Q's, num_heads / num_heads_kv to each
+    gqa: bool = False  # supports GQA: K and V may have fewer heads than Q
     arch_specific: bool = False  # needs the "a" target (sm_90a): wgmma, setmaxnreg
-    causal: tuple[bool, ...] = (False, True)  # masks that it computes
-    takes: tuple[Feature, ...] = ()  # features of a problem that it computes
-    dim_pairs: tuple[tuple[int, int], ...] = ()  # (head_dim, head_dim_v) where V has other columns
+    causal: tuple[bool, ...] = (False, True)  # supported values of `causal`
+    takes: tuple[Feature, ...] = ()  # supported features of a problem
+    dim_pairs: tuple[tuple[int, int], ...] = ()  # supported (head_dim, head_dim_v) that differ
     layouts: tuple[tuple[str, Layout], ...] = ()  # of the tensors that are not bhsd
-    lse: Lse | None = None  # where it writes one: always, or where it is asked for
-    page_rows: IntFormula | None = None  # keys of a page, where K and V lie in pages
-    macros: tuple[tuple[str, TextFormula], ...] | None = None  # in place of the usual ones
+    lse: Lse | None = None  # None: writes no LSE
+    page_rows: IntFormula | None = None  # keys of a page; None: K and V are not paged
+    macros: tuple[tuple[str, TextFormula], ...] | None = None  # instead of the default ones
     include_folders: tuple[Path, ...] = ()  # besides the source's own
     out_fill: OutFill = "poison"  # "zero" before each launch, for kernels that add to O
     packed: bool = False  # Q, K and V are one tensor, [batch, seqlen, 3, num_heads, head_dim]
     cpp: CppStandard = "c++17"
-    tf32: bool = False  # multiplies FP32 numbers in TF32, and is judged by that
-    repeatable: bool = True  # False: adds by atomics, in an order that no two runs share
-    # Machine code of another compiler's, in place of CUDA C++ in the source: one for each arch.
+    tf32: bool = False  # multiplies FP32 numbers in TF32, with the tolerance of TF32
+    repeatable: bool = True  # False: results differ between runs, as with atomic sums
+    # Files with machine code of another compiler, one per arch, instead of CUDA C++ in the source.
     cubins: tuple[Path, ...] = ()
 
     @property
     def is_backward(self) -> bool:
-        """Whether it computes dQ, dK and dV, and nothing else; O where not."""
+        """True if it computes dQ, dK and dV; False if it computes O."""
         return "backward" in self.takes
 
     def default_config(self, num_sms: int | None = None) -> dict[str, int]:
-        """The default config on a GPU with so many SMs; None: of no GPU in particular."""
+        """Return the default config on a GPU with this number of SMs; None: not known."""
         return {t.name: t.default_on(num_sms) for t in self.tunables}
 
     def defines(self, problem: ProblemLike, config: Config) -> tuple[tuple[str, str], ...]:
-        """The `-D` macros of one compile, sorted so that equal builds have equal keys."""
+        """Return the `-D` macros of one compile, sorted so that equal builds have equal keys."""
         if self.macros is not None:
             own = {name: text(problem, config) for name, text in self.macros}
             return tuple(sorted((own | feature_macros(problem)).items()))
@@ -375,8 +380,9 @@ class Variant:
         macros |= {t.macro: str(config[t.name]) for t in self.tunables} | feature_macros(problem)
         return tuple(sorted(macros.items()))
 
-    def unoffered(self, given: Config) -> str | None:
-        """Why these values are not all its own: one sentence, or None when they are."""
+    def invalid_values(self, given: Config) -> str | None:
+        """Return a sentence on the first tunable or value that it does not have; None if there is
+        none."""
         tunables = {t.name: t for t in self.tunables}
         for name, value in given.items():
             if name not in tunables:
@@ -390,7 +396,7 @@ class Variant:
         return None
 
     def unsupported(self, problem: ProblemLike, config: Config) -> str | None:
-        """Why this variant cannot run (problem, config): one sentence, or None when it can."""
+        """Return a sentence why this variant cannot run (problem, config); None if it can."""
         dims = (problem.head_dim, problem.value_dim)
         if dims[0] != dims[1] and dims not in self.dim_pairs:
             pairs = ", ".join(f"{d} and {dv}" for d, dv in self.dim_pairs)
@@ -415,9 +421,9 @@ class Variant:
         if problem.causal not in self.causal:
             known = "causal problems" if self.causal[0] else "problems without a causal mask"
             return f"{self.id} computes only {known}: choose such a problem."
-        if (why := self._untaken(problem.features)) is not None:
+        if (why := self._unsupported_features(problem.features)) is not None:
             return why
-        if (why := self.unoffered(config)) is not None:
+        if (why := self.invalid_values(config)) is not None:
             return why
         for tunable in self.tunables:
             if tunable.name not in config:
@@ -427,8 +433,9 @@ class Variant:
                 return constraint.reason(problem, config)
         return None
 
-    def _untaken(self, features: tuple[Feature, ...]) -> str | None:
-        """Why it cannot compute what a problem asks for, or None when it can."""
+    def _unsupported_features(self, features: tuple[Feature, ...]) -> str | None:
+        """Return a sentence on the features of a problem that it does not support; None if it
+        supports all."""
         if self.is_backward and "backward" not in features:
             return (
                 f"{self.id} computes only the backward pass (dQ, dK and dV): ask for backward, or "
@@ -451,10 +458,10 @@ class Variant:
 
 
 def feature_macros(problem: ProblemLike) -> dict[str, str]:
-    """The `-D` macros of what a problem asks for, none for plain attention.
+    """Return the `-D` macros for a problem's features; none for plain attention.
 
     `HAS_KV_OFFSET`, `WINDOW` (keys), `SOFTCAP` (a float), `HAS_ALIBI`, `HAS_SINKS`, `HAS_VARLEN`,
-    `HAS_KV_FP8` and `HAS_LSE`; kernels of the ladder read them in `features.cuh`.
+    `HAS_KV_FP8` and `HAS_LSE`; kernels of the ladder use them through `features.cuh`.
     """
     used = [name for name in problem.features if name != "backward"]
     macros = {f"HAS_{name.upper()}": "1" for name in used if name not in ("window", "softcap")}

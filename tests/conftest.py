@@ -190,7 +190,7 @@ def set_history(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
     """Return a function that sets the history which commands open."""
 
     def put(history: object) -> None:
-        for command in ("bounds", "profile", "variants"):
+        for command in ("bounds", "evaluate", "variants"):
             monkeypatch.setattr(f"engine.cli.{command}.open_history", lambda: history)
 
     return put

@@ -29,6 +29,7 @@ _NEAR = 0.5  # similarity by difflib from which a text may be the other one rewo
 _LITERALS = re.compile(r'"(?:[^"\\\n]|\\.)*"(?:\s+"(?:[^"\\\n]|\\.)*")*')
 # The sentence of a constraint in a kernel's description (TOML).
 _CONSTRAINT = re.compile(r'^sentence = (?:"""(.*?)"""|"(.*?)"$)', re.S | re.M)
+_FIELD_OF_TEMPLATE = re.compile(r"\{\{.*?\}\}")
 _FIELD = re.compile(r"\{[^{}]+\}")
 _FIELD_OF_FIELD = re.compile(r"\{\{…\}:[^{}]*\}")
 _FILLED_IN = re.compile(r"%[-+ #0]*[\d.*]*(?:hh|h|ll|l|z)?[diouxXeEfgGscp]|\{\w+\}")
@@ -78,7 +79,7 @@ def _on_file() -> dict[str, str]:
 @functools.cache
 def _source() -> tuple[list[tuple[str, str]], set[str]]:
     """Return (code, words) of every error with a code, and the words of all strings of the source,
-    Python and C++; of an f-string as a whole."""
+    Python, C++ and the lines of templates; of an f-string as a whole."""
     codes, texts = [], set()
     for path in (p for top in ("app", "engine", "kernels") for p in (ROOT / top).rglob("*.py")):
         parts = set()
@@ -99,6 +100,9 @@ def _source() -> tuple[list[tuple[str, str]], set[str]]:
     for path in (p for end in ("cpp", "h") for p in (ROOT / "engine").rglob(f"*.{end}")):
         for literals in _LITERALS.findall(path.read_text(encoding="utf-8")):
             texts.add(_FILLED_IN.sub("{…}", re.sub(r'"\s+"', "", literals)[1:-1]))
+    for path in (ROOT / "engine").glob("*/templates/*.md"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            texts.add(_FIELD_OF_TEMPLATE.sub("{…}", line.lstrip("# ")))
     for path in (ROOT / "kernels").glob("*.cu"):
         for long, short in _CONSTRAINT.findall(path.read_text(encoding="utf-8")):
             texts.add(_FIELD.sub("{…}", " ".join((long or short).replace("\\\n", "").split())))

@@ -36,8 +36,8 @@ def page() -> None:
             **{name: st.column_config.NumberColumn(format="localized") for name in _LARGE},
             "$/hour": st.column_config.NumberColumn(
                 format="%.2f",
-                help="List price; what you rent for it differs between providers. Enter your own "
-                "price on the Batch size page.",
+                help="List price; real prices differ between providers. Enter your own price on "
+                "the Batch size page.",
             ),
         },
     )

@@ -78,7 +78,7 @@ def draw(question: Question) -> tuple[JobStatus, ...]:
     waiting = tuple(job for job in jobs if not job.is_over)
     if waiting:
         s = "" if len(waiting) == 1 else "s"
-        busy(f"{len(waiting)} kernel{s} and problem{s} are still to be compiled or simulated.")
+        busy(f"{len(waiting)} kernel{s} and problem{s} are still being compiled or simulated.")
     if not waiting or result.method == METHODS[0]:
         _answer(result)
     return waiting

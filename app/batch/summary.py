@@ -34,12 +34,12 @@ def draw_bound(question: Question) -> None:
         tile(
             "Now",
             f"{question.unit} = {problem.batch:,}",
-            "bound by roofline",
+            "roofline bound",
             f"at least {format_us(bound_us)} per launch" if bound_us is not None else "",
             term=f"The batch in the sidebar. {TERMS['thread_fill']}",
         )
         tile("Recommended", "–", "simulating", term=TERMS["plateau"])
-    busy("Simulating the kernel's machine code: the recommendation follows.")
+    busy("Simulating the kernel's machine code; the recommendation follows.")
 
 
 def _quality(result: BatchResult, question: Question) -> None:
@@ -47,7 +47,7 @@ def _quality(result: BatchResult, question: Question) -> None:
     points = question.points
     if points.measurements and not points.is_own_file:
         name = question.selection.variant.id
-        whose = f"The points of {points.title} are of another kernel than the file of {name} here"
+        whose = f"The points of {points.title} are of another kernel than the local file of {name}"
         rest = (
             "the figures below are that kernel's."
             if result.kernel

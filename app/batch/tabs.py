@@ -110,7 +110,7 @@ def _alternatives(question: Question, result: BatchResult) -> tuple[JobStatus, .
             "nothing yet",
             "Not ranked yet",
             "Switch on Rank the options to compare other variants, a smaller GPU, waiting for more "
-            "requests, and accepting it, in numbers for this problem.",
+            "requests, and accepting it, with latency and cost for this problem.",
         )
         return ()
     if answer.waiting:
@@ -164,8 +164,8 @@ def _validation(question: Question, checked: CheckedModel, color: str) -> None:
     plot.draw(charts.validation(frame, color, theme()), key="validation")
     tables.draw(frames.validation_table(frame), numbers="%.4g")
     st.caption(
-        "The prediction is the model's before calibration; how well the calibrated model predicts "
-        "points that it has not seen stands at the top of the page."
+        "The prediction is the model's before calibration; the accuracy of the calibrated model "
+        "on unseen points is at the top of the page."
     )
 
 
@@ -174,7 +174,7 @@ def _measure_button(selection: Selection, result: BatchResult) -> None:
     GPU."""
     if selection.gpu is not None:
         st.caption(
-            f"Measuring needs a local {selection.gpu_name}. Without it, validate against a "
+            f"Measuring needs a local {selection.gpu_name}. Without one, validate against a "
             "recorded snapshot or a CSV file: select it under Measured points above."
         )
         return

@@ -30,7 +30,7 @@ _BY = {
     "auto": "the same kernel, else the best",
     "same": "the same variant and config",
     "best": "the best of each session",
-    _PICK: "two kernels that I pick",
+    _PICK: "two selected kernels",
 }
 _COUNTED = "compare_counted"
 _MOST_PAIRED = 50  # sessions searched for two that share a problem

@@ -17,6 +17,7 @@ from app.shared.figures import (
     Trace,
     axis,
     figure,
+    horizontal,
     plain,
     time_axis,
     vertical,
@@ -256,13 +257,11 @@ def waves(frame: pd.DataFrame, capacity: int, theme: Theme) -> go.Figure:
         "hovertemplate": "wave %{x}: %{y:,} CTAs<extra></extra>",
     }
     top = 1.3 * max(capacity, int(frame["ctas"].max()))
-    level = {"y0": capacity, "y1": capacity, "x0": 0, "x1": 1, "xref": "paper"}
-    line = {"color": theme.text, "width": 1, "dash": "dot"}
     return figure(
         theme,
         230,
         [bars],
-        shapes=[{"type": "line", **level, "line": line}],
+        shapes=[horizontal(capacity, theme)],
         annotations=[
             {
                 "x": 1,

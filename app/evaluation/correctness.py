@@ -85,7 +85,7 @@ def _execution(evaluation: Evaluation) -> None:
     time = ""
     if execution.cpu_execution_ms is not None:
         took = format_us(1000 * execution.cpu_execution_ms)
-        time = f" in {took} of CPU time, which says nothing about a GPU"
+        time = f" in {took} of CPU time, not a GPU time"
     if execution.backend == "machine-code":
         st.caption(f"Executed: {evaluation.executed_as} (seed {execution.seed}){time}.")
         if execution.partial:

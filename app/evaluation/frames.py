@@ -165,7 +165,7 @@ def error_numbers(c: Correctness) -> pd.DataFrame:
     rule = f"2 × SDPA's {c.baseline_err:.3g} + half a rounding step"
     old = "within" if c.within_fixed_bound else "over"
     broken = c.nonfinite_count + c.unwritten_count
-    of = f"of the elements that are numbers: {broken:,} are not" if broken else ""
+    of = f"over finite elements; {broken:,} are NaN or infinite" if broken else ""
     rows = [
         ("largest |error|", f"{c.max_abs_err:.3g}", f"≤ {c.tolerance:.3g}", of or rule),
         ("", "", f"≤ {c.fixed_bound:g}", f"the study's fixed bound, informative only: {old}"),

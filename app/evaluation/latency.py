@@ -60,7 +60,7 @@ def _terms(view: EvaluationView) -> None:
     if view.terms is None:
         return
     st.markdown(
-        "**What the prediction is made of** :gray[the limiting term is coloured]",
+        "**Terms of the prediction** :gray[the limiting term is coloured]",
         help=TERMS["prediction"],
     )
     plot.draw(charts.latency_terms(frames.terms(view.terms), theme()), key="terms", tools=False)

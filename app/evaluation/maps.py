@@ -44,11 +44,11 @@ class ErrorMapView:
 
     @property
     def output(self) -> str:
-        """The output that it shows: dQ, dK or dV; empty if O is the only one."""
+        """Return the shown output: dQ, dK or dV; empty if O is the only one."""
         return NAMES.get(self.name.partition("_")[0], "")
 
     @property
     def largest(self) -> float:
-        """The largest finite error of the map."""
+        """Return the largest finite error of the map."""
         values = self.frame.to_numpy()
         return float(values[np.isfinite(values)].max(initial=0.0))

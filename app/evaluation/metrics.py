@@ -98,7 +98,7 @@ def _latency(view: EvaluationView, is_compiling: bool, delta: str | None) -> Non
         tile(
             "Latency",
             f"≥ {format_us(view.bound_us)}",
-            "bound by roofline",
+            "roofline bound",
             "lower bound of the time",
             term=TERMS["latency"],
         )
@@ -165,7 +165,7 @@ def _waves(occupancy: Occupancy | None, is_compiling: bool, delta: str | None) -
 
 def _gpu_fill(occupancy: Occupancy | None, is_compiling: bool, delta: str | None) -> None:
     """Draw how full the GPU is, with its factors below."""
-    label, term = "GPU filled", TERMS["gpu_fill"]
+    label, term = "GPU fill", TERMS["gpu_fill"]
     if occupancy is None or occupancy.gpu_fill is None:
         _pending(label, term, is_compiling and occupancy is None)
         return

@@ -39,7 +39,7 @@ def draw(view: EvaluationView) -> None:
     st.markdown(plain_markdown(_filled(occupancy)), help=TERMS["gpu_fill"])
     row = st.container(horizontal=True, key="occupancy_charts")
     with row.container():
-        st.markdown("**What limits**", help=TERMS["occupancy"])
+        st.markdown("**Limiting resource**", help=TERMS["occupancy"])
         _plot(charts.limiter_bars(frames.limits(occupancy), theme()), "limits")
     with row.container():
         st.markdown("**Waves**", help=TERMS["waves"])
@@ -146,7 +146,7 @@ def _what_if(view: EvaluationView, report: PassReport) -> None:
         resources.smem_bytes,
         theme(),
     )
-    st.markdown("**What if** :gray[only one of these changed?]")
+    st.markdown("**What if** :gray[only one of these changes?]")
     with st.container(horizontal=True, key="what_if_charts"):
         for name, figure in figures.items():
             _plot(figure, f"what_if_{name}")

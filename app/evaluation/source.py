@@ -51,15 +51,8 @@ def line_links(view: EvaluationView, text: str, key: str, tabs_key: str) -> bool
         line = _text_of(view, place.file).splitlines()[place.line - 1]
         words = line.strip().replace("`", "'")[:_MOST_CHARACTERS]
         of_header = "" if place.file == view.source_name else f"_{place.file}"
-        st.button(
-            f"{plain_markdown(place.file)}:{place.line} `{words or ' '}`",
-            key=f"{key}{of_header}_{place.line}",
-            type="tertiary",
-            icon=":material/code:",
-            help="Open this line of the source.",
-            on_click=_open,
-            args=(place.file, place.line, tabs_key),
-        )
+        label = f"{plain_markdown(place.file)}:{place.line} `{words or ' '}`"
+        _button(label, place, f"{key}{of_header}_{place.line}", tabs_key)
     return bool(places)
 
 
@@ -82,9 +75,13 @@ def line_button(
     if not has_line(view, place):
         st.markdown(plain_markdown(words), width="content")
         return
+    _button(plain_markdown(words), place, f"{key}_line", tabs_key)
+
+
+def _button(label: str, place: Place, key: str, tabs_key: str) -> None:
     st.button(
-        plain_markdown(words),
-        key=f"{key}_line",
+        label,
+        key=key,
         type="tertiary",
         icon=":material/code:",
         help="Open this line of the source.",

@@ -79,12 +79,14 @@ def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> 
 
 def draw_tree() -> None:
     """Draw which rung builds on which; computed when opened."""
-    opened = st.expander("Which kernel builds on which", key="kernels_tree", on_change="rerun")
+    opened = st.expander(
+        "Tree of the ladder: which rung builds on which", key="kernels_tree", on_change="rerun"
+    )
     if not opened.open:
         return
     with opened:
         st.caption(
-            "The percentage is the share of the parent's lines of code that a kernel keeps; "
+            "The percentage is the share of the parent's lines of code that a rung keeps; "
             "kernels/README.md explains the small ones."
         )
         st.code(_tree(tuple(v.source.stat().st_mtime_ns for v in LADDER.every())), language=None)
@@ -96,7 +98,7 @@ def _tree(_changed: tuple[int, ...]) -> str:
 
 
 def draw_times(selection: Selection, known: list[Rung]) -> None:
-    """The chart."""
+    """Draw the chart of simulated times."""
     possible = [rung for rung in known if not rung.why_not]
     frame = charts.times_frame(possible, selection.variant.id)
     if len(frame) > 1:

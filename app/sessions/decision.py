@@ -41,7 +41,7 @@ def form(session: Session, place: str) -> None:
             min_value=0.0,
             value=getattr(session.spent, name) if session.spent else None,
             key=f"decision_{name}",
-            placeholder="not said",
+            placeholder="not recorded",
         )
     st.button("Save decision", key="decision_keep", on_click=_keep, args=(session, place))
 

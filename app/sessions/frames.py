@@ -104,7 +104,7 @@ def snapshots(infos: Iterable[SnapshotInfo]) -> pd.DataFrame:
                 "evaluations": s.num_evaluations if s else None,
                 "passed": s.num_passed if s else None,
                 "latency": _origin(s) if s else "",
-                "kept": "ships with Attune" if info.shipped else "yours",
+                "kept": "ships with Attune" if info.shipped else "own snapshot",
                 "size": format_bytes(info.size_bytes),
                 "file": info.name,
             }

@@ -22,7 +22,7 @@ _ICON = {
 _METRICS = {
     "speedup": "Speed-up over SDPA, at least (×)",
     "latency_us": "Latency, at most (µs)",
-    "per_unit_gain": "Less time per (batch, head), at least (×)",
+    "per_unit_gain": "Reduction of time per (batch, head), at least (×)",
 }
 _BASELINES = ("", "flash", "cudnn", "efficient", "math")
 

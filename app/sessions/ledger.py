@@ -30,8 +30,8 @@ def draw() -> None:
             empty(
                 "nothing yet",
                 "No prediction was measured yet",
-                f"{ledger.waiting:,} predictions wait: measure the same kernel, config and "
-                "problem on that GPU, or import its times.",
+                f"{ledger.waiting:,} predictions have no measured or recorded time: measure the "
+                "same kernel, config and problem on that GPU, or import its times.",
             )
             return
         st.markdown(plain_markdown(ledger.reason))

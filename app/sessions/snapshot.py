@@ -61,8 +61,8 @@ def _draw_baselines(snapshot: Snapshot) -> None:
     st.markdown("**PyTorch's attention, to compare kernels with**")
     st.caption(
         plain_markdown(
-            f"{len(results):,} problems on {devices}; device time, warm. On Tune these times "
-            "stand beside a kernel of the same problem and GPU."
+            f"{len(results):,} problems on {devices}; device time, warm. Tune shows these times "
+            "beside kernels of the same problem and GPU."
         )
     )
     frame = frames.baselines(results)

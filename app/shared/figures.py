@@ -117,6 +117,19 @@ def vertical(x: float, theme: Theme) -> Part:
     }
 
 
+def horizontal(y: float, theme: Theme) -> Part:
+    """Return a dotted horizontal line over the whole width."""
+    return {
+        "type": "line",
+        "x0": 0,
+        "x1": 1,
+        "y0": y,
+        "y1": y,
+        "xref": "paper",
+        "line": {"color": theme.text, "width": 1, "dash": "dot"},
+    }
+
+
 def translucent(color: str, opacity: float) -> str:
     """Return the colour `#rrggbb` with an opacity of 0..1."""
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))

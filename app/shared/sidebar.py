@@ -335,7 +335,7 @@ def _presets(container: Any, present: Preset | None) -> None:
     """Draw the presets as a menu, which has no value that could contradict the numbers below it."""
     groups = {p.name: f"{p.group}: {p.name} · {p.problem.label()}" for p in presets()}
     container.menu_button(
-        f"Problem: {present.name if present else 'your own'}",
+        f"Problem: {present.name if present else 'custom'}",
         list(groups),
         format_func=groups.__getitem__,
         key="preset",

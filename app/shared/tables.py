@@ -53,15 +53,16 @@ def draw(
 
 
 def row_px(texts: Iterable[str]) -> int | None:
-    """Row height that shows texts of a `large` column in up to three lines; None for one line."""
+    """Return the row height that shows texts of a `large` column in up to three lines; None for one
+    line."""
     lines = max((-(-len(text) // _LARGE_LETTERS) for text in texts), default=1)
     return _LINES_PX[min(lines, 3)] if lines > 1 else None
 
 
 def height_px(count: int, rows: int, row_px: int | None = None) -> int | Literal["content"]:
-    """Height of a table of `count` rows that scrolls beyond `rows`.
+    """Return the height of a table of `count` rows that scrolls beyond `rows`.
 
-    Half a row more shows that there are others.
+    Half a row more indicates further rows.
     """
     return "content" if count <= rows else int(_ROW_PX + (row_px or _ROW_PX) * (rows + 0.5))
 

@@ -10,13 +10,14 @@ TERMS: dict[str, str] = {
     "tuned": "The best config of a sweep, saved for this GPU, this variant and similar problems "
     "(same D, mask and format; S and B·H within a factor of two). The command line uses it where "
     "no values are given.",
-    "variant": "An algorithm: one numbered CUDA file of the ladder, or a kernel of your own. auto "
-    "takes the fastest that is known for this problem and GPU, config included, and says why.",
+    "variant": "An algorithm: one numbered CUDA file of the ladder, or an own kernel. auto takes "
+    "the fastest known variant and config for this problem and GPU, and gives the reason.",
     "auto": "Chosen by measured or recorded times of this problem on this GPU; without those, by "
     "your tuned configs; without those, by the tables that ship, ranked by simulated machine code.",
-    "fork_kernel": "Copy this kernel and its headers into a kernel of your own to edit. The source "
+    "fork_kernel": "Copy this kernel and its headers into an own kernel that you can edit. The "
+    "source "
     "tab shows how the copy differs from its parent.",
-    "add_kernel": "Use a CUDA kernel of your own: it is checked, explained, predicted, swept and "
+    "add_kernel": "Add your own CUDA kernel: it is checked, explained, predicted, swept and "
     "compared like those of the ladder.",
     "add_path": "A .cu file. It is compiled and run with your rights on this machine, so add only "
     "files that you trust.",
@@ -29,12 +30,12 @@ TERMS: dict[str, str] = {
     "add_threads": "Threads of a CTA: a number, a formula, or up to three in brackets: [32, 4].",
     "add_smem": "Bytes of dynamic shared memory, the third launch parameter; 0 for a kernel "
     "without an extern __shared__ array. A number or a formula; element_bytes is 2.",
-    "add_head_dims": "The values of D that the kernel takes, ascending.",
+    "add_head_dims": "The values of D that the kernel supports, ascending.",
     "add_args": "One argument for each parameter: a known name in quotes, or a name, ctype and "
     "value in braces. The syntax is that of a TOML list; # starts a comment.",
     "add_scratch": "Buffers that the kernel needs besides Q, K, V, O and LSE, with their shapes.",
     "add_beside": "Into a file of the same name that ends in .attune.toml. The source is not "
-    "touched.",
+    "changed.",
     "add_inside": "As a comment at the top of the source.",
     "machine_code": "The SASS that the compiler generated. Counted: instructions that all CTAs of "
     "the launch execute, found by executing their integer code and branches. Simulated: cycles, by "
@@ -48,21 +49,23 @@ TERMS: dict[str, str] = {
     "cores and its copies. Open the file in ui.perfetto.dev or chrome://tracing.",
     "residency": "Simulated time of the same code with more or fewer CTAs on each SM: what fewer "
     "registers or less shared memory would gain.",
-    "preset": "Shapes of real models to start from. Changing a number below makes it your own.",
+    "preset": "Shapes of real models to start from. Changing a number below makes it a custom "
+    "problem.",
     "batch": "B, sequences in one call. The B × H heads are independent of each other.",
     "num_heads": "H, attention heads of each sequence.",
-    "seqlen": "S, rows of Q, K and V per head. Work grows with S².",
-    "num_heads_kv": "Heads of K and V where query heads share them (grouped-query attention). "
-    "Empty: H. H must be a multiple of it.",
-    "seqlen_kv": "Rows of K and V per head where they are not S, as in decoding: one query (S = 1) "
-    "against a long KV cache. Empty: S. With Causal the last query sees the last key.",
-    "window": "Sliding window: a query at position p sees keys j with |p − j| < this. With Causal "
-    "this many keys, its own included (Mistral). Empty: no window.",
+    "seqlen": "S, sequence length: rows of Q, K and V per head. Work grows with S².",
+    "num_heads_kv": "Heads of K and V if query heads share them (grouped-query attention). Empty: "
+    "H. H must be a multiple of it.",
+    "seqlen_kv": "Rows of K and V per head if not S, as in decoding: one query (S = 1) with a "
+    "long KV cache. Empty: S. With Causal the last query sees the last key.",
+    "window": "Sliding window: a query at position p sees keys j with |p − j| < this. With "
+    "Causal: this many keys including its own (Mistral). Empty: no window.",
     "softcap": "Scores become X · tanh(score / X), as in Gemma 2. Empty: no softcap.",
-    "alibi": "ALiBi: scores lose slope · |p − j|, a slope for each query head (Press et al.).",
+    "alibi": "ALiBi: slope · |p − j| is subtracted from scores, with a slope for each query head "
+    "(Press et al.).",
     "sinks": "Attention sinks: a logit of each query head takes part in the row sum (gpt-oss).",
-    "kvfp8": "K and V in FP8 (E4M3), a factor for each K/V head, as servers keep a KV cache: half "
-    "the bytes. Taken by v14 and v21.",
+    "kvfp8": "K and V in FP8 (E4M3) with a scale for each K/V head, as in a server's KV cache: "
+    "half the bytes. Supported by v14 and v21.",
     "lse": "Also write LSE, the log-sum-exp of each row, which the backward pass and the merging "
     "of partial results need.",
     "seqlens": "KV length of each sequence of the batch, in place of B and KV; the last S "
@@ -70,7 +73,7 @@ TERMS: dict[str, str] = {
     "seed 0.",
     "backward": "The backward pass: dQ, dK and dV from Q, K, V, O, LSE and dO, by v23 to v26.",
     "head_dim": "D, width of one head.",
-    "head_dim_v": "Columns of V and O where K has others, as in DeepSeek (192 and 128). Empty: D.",
+    "head_dim_v": "Columns of V and O if not D, as in DeepSeek (192 and 128). Empty: D.",
     "causal": "Each query attends only to keys up to its own position: half the work.",
     "dtype": "Format of Q, K, V and O. Accumulation is FP32 either way.",
     "correctness": "The kernel's output compared with a float64 reference. It passes when its "
@@ -82,11 +85,11 @@ TERMS: dict[str, str] = {
     "as a latency.",
     "prediction": "Launch floor + the slowest of SMs, L2 and DRAM + the fusion pass, if there is "
     "one.",
-    "side_by_side": "What is known of this problem on this GPU: this kernel, and PyTorch's SDPA "
-    "where it was timed. The line is its interval: 95 % of a median, 90 % of a prediction.",
+    "side_by_side": "Known times of this problem on this GPU: this kernel, and PyTorch's SDPA if "
+    "it was timed. Lines are intervals: 95 % of a median, 90 % of a prediction.",
     "registers": "Registers per thread and shared memory per CTA, as reported by the compiler for "
     "the target GPU. Spilled registers live in slow local memory.",
-    "occupancy": "Warps resident on a full SM as a share of the most it can hold. The limiter is "
+    "occupancy": "Warps resident on a full SM as a share of the maximum. The limiter is "
     "the resource that runs out first.",
     "waves": "CTAs of the launch divided by the CTAs that the whole GPU runs at once. A partial "
     "wave takes as long as a full one.",
@@ -99,9 +102,9 @@ TERMS: dict[str, str] = {
     "thread_capacity": "Threads of the launch compared with all threads that the GPU can hold at "
     "once (SMs × threads per SM).",
     "roofline": "FLOPs of the launch (4·B·H·S·KV·D, half of it when causal) per byte that it "
-    "moves, and per second. The roofs are the most that the GPU can do: the math unit that the "
-    "kernel uses, and the bandwidth of L2 and DRAM. Bytes are modelled, of a warm launch: each CTA "
-    "asks L2 for its Q and K/V rows, and what L2 does not keep comes from DRAM.",
+    "moves, and per second. The roofs are the GPU's limits: the rate of the math unit that the "
+    "kernel uses, and the bandwidth of L2 and DRAM. Bytes are modelled, of a warm launch: each "
+    "CTA reads its Q and K/V rows from L2, and data that L2 does not hold come from DRAM.",
     "backend": "Host build: the source, compiled for this CPU; finds races by source line. Machine "
     "code: the SASS compiled for the target GPU, executed on this CPU; a wrong output is compared "
     "with the host build. GPU: the one in this machine. Without a GPU, tensor-core kernels of at "
@@ -115,11 +118,11 @@ TERMS: dict[str, str] = {
     "only one order lacks a barrier.",
     "seed": "Seed of the random inputs and of the random schedule; the same seed gives the same "
     "numbers on every machine.",
-    "inputs": "Contents of Q, K and V. With the check build, a second run takes `extreme` ones.",
+    "inputs": "Contents of Q, K and V. The check build adds a second run with `extreme` inputs.",
     "timeout": "The execution is stopped after this time.",
     "heads_free": "Vary B × H together instead of B: to the GPU, one more head is the same as one "
     "more batch element.",
-    "max_batch": "The end of the curve. Batches that do not fit in memory are left out.",
+    "max_batch": "The largest batch of the curve. Batches that do not fit in memory are left out.",
     "price": "A list price; enter what you pay.",
     "traffic": "A request is a batch element, a token one position of it, a query one query row: a "
     "launch answers B requests, B × S tokens, B × H × S queries, all of one layer.",
@@ -165,7 +168,7 @@ TERMS: dict[str, str] = {
     "sweep_left": "Remaining time, estimated from the compile, check and simulation times so far; "
     "below it, the likely range.",
     "sweep_without": "Points that constraints exclude, and points that failed. Each is a row of "
-    "the table with its reason.",
+    "the tab Not timed, with its reason.",
     "importance": "Share of the variance of times within a problem that one tunable explains by "
-    "itself. The rest is due to combinations of tunables.",
+    "itself. The remainder is due to combinations of tunables.",
 }

@@ -8,7 +8,7 @@ from app.shared import notices, url_state
 from app.shared.selection import tunable_key
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
-from engine.attention.config import TunedConfig, find_tuned, forget_tuned
+from engine.attention.config import TunedConfig, delete_tuned, find_tuned
 from engine.attention.problem import Problem
 from engine.base.errors import StoreError
 from kernels.variant import Variant
@@ -72,6 +72,6 @@ def _use(variant: Variant, tuned: TunedConfig) -> None:
 def forget(tuned: TunedConfig, place: str) -> None:
     """Delete a tuned config and confirm it at `place`; a button's callback."""
     with notices.errors_to(place):
-        forget_tuned(tuned)
+        delete_tuned(tuned)
         where = f"{tuned.variant} on {tuned.gpu}, {tuned.problem_class}"
         notices.add(place, f"Forgotten for {where}: {tuned.values()}.")

@@ -217,7 +217,7 @@ def _tunables(variants: list[Variant]) -> tuple[dict[str, str], bool]:
         meanings.setdefault(tunable.name, tunable.meaning)
     own = url_state.segments(
         st,
-        "Tunables take",
+        "Values of other tunables",
         "sweep_own",
         (_OWN, _DEFAULTS),
         _OWN,

@@ -123,7 +123,7 @@ def _select() -> None:
 
 
 def _label(job: JobStatus) -> str:
-    """`Nov 21, 14:02  v01, v05 on L4, 24 problems, exhaustive: done`."""
+    """Return `Nov 21, 14:02  v01, v05 on L4, 24 problems, exhaustive: done`."""
     space = job.request["space"]
     where = ", of the command line" if is_of_command_line(job) else ""
     when = datetime.fromtimestamp(job.submitted).strftime("%b %d, %H:%M")

@@ -64,7 +64,7 @@ def _under_way(job: JobStatus, progress: JobProgress) -> str:
 
 def _tiles(job: JobStatus, progress: JobProgress) -> None:
     with tile_row():
-        resumed = f"{progress.resumed:,} from before" if progress.resumed else ""
+        resumed = f"{progress.resumed:,} from an earlier run" if progress.resumed else ""
         tile("Done", f"{progress.done:,} of {progress.total:,}", resumed)
         if job.is_over:
             tile("Took", format_duration(job.elapsed_s))
@@ -74,13 +74,13 @@ def _tiles(job: JobStatus, progress: JobProgress) -> None:
             left_s = job.left_s(time.time())
             left = format_duration(left_s[0]) if left_s is not None else "–"
             between = format_durations(*left_s[1:]) if left_s and progress.eta_range_s else ""
-            tile("Left", left, between, term=TERMS["sweep_left"])
+            tile("Time left", left, between, term=TERMS["sweep_left"])
         untimed = 0 if progress.best else progress.passed  # no compiler for the GPU
         tile(
             "Not timed",
             f"{progress.skipped + progress.failed + untimed:,}",
             f"{progress.skipped:,} excluded, {progress.failed:,} failed"
-            + f", {untimed:,} right" * (untimed > 0),
+            + f", {untimed:,} correct without a time" * (untimed > 0),
             term=TERMS["sweep_without"],
             color="red" if progress.failed else "gray",
         )

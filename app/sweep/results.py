@@ -289,7 +289,7 @@ def _importance(rows: FilteredRows) -> None:
         empty(
             "nothing yet",
             "No tunable varies",
-            "Give a tunable several values above, or set Tunables take to every value.",
+            "Give a tunable several values above, or set Values of other tunables to every value.",
         )
         return
     figure = rows.cached("bars", lambda: charts.importance(frame, _colors(rows), theme()))
@@ -304,7 +304,7 @@ def _slices(rows: FilteredRows) -> None:
         empty(
             "nothing yet",
             "No tunable varies",
-            "Give a tunable several values above, or set Tunables take to every value.",
+            "Give a tunable several values above, or set Values of other tunables to every value.",
         )
         return
     origin = rows.origin

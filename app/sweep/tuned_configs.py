@@ -106,7 +106,7 @@ def _keep(entries: Sequence[TunedConfig]) -> None:
     with notices.errors_to(_NOTICES):
         sentences = keep_configs(entries)
         if len(sentences) > 3:
-            sentences = [f"{len(sentences):,} configs are kept.", *sentences[:2], "…"]
+            sentences = [f"{len(sentences):,} configs are saved.", *sentences[:2], "…"]
         for sentence in sentences:
             notices.add(_NOTICES, sentence)
 

@@ -18,7 +18,7 @@ from app.shared.runs import DIALOG_OPEN
 from app.shared.selection import FORMATS, Selection, problem_values
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown, problem
-from engine.attention.config import kept_kernels
+from engine.attention.config import added_kernels
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidKernel
@@ -327,7 +327,7 @@ def _explanation(
 
 def _kept() -> None:
     """Draw the added kernels, each with a button that removes it from the list."""
-    kept = kept_kernels()
+    kept = added_kernels()
     if not kept:
         return
     with st.expander(f"Added kernels: {len(kept)}", icon=":material/list:"):
@@ -359,10 +359,11 @@ def _try_and_add(
         if where is not None:
             write_description(path, toml, where)
         added = keep_kernel(path)
-        st.session_state[_ADDED] = {"variant": added.id, **_what_it_takes(added, selection.problem)}
+        supported = _supported_problem(added, selection.problem)
+        st.session_state[_ADDED] = {"variant": added.id, **supported}
 
 
-def _what_it_takes(variant: Variant, present: Problem | None) -> dict[str, Any]:
+def _supported_problem(variant: Variant, present: Problem | None) -> dict[str, Any]:
     """Return format, mask and head_dim that the kernel supports, where the present ones are not
     supported."""
     if present is None:

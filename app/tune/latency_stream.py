@@ -60,7 +60,7 @@ def draw(selection: Selection, state: RunState) -> None:
 
 
 def _draw(request: EvaluationRequest, why_not: str) -> None:
-    """`why_not`: why this request cannot be measured, or empty."""
+    """Draw the tab's content; `why_not` says why this request cannot be measured, or is empty."""
     waits = latency_stream_jobs.follow(request, can_start=not why_not)
     job = latency_stream_jobs.newest(request)
     is_on = waits or (job is not None and not job.is_over)
@@ -178,7 +178,7 @@ def _tiles(view: StreamView, summary: StreamSummary) -> None:
         tile(
             "Samples",
             format_count(summary.samples),
-            f"{summary.dropped:,} left out" if summary.dropped else "all count",
+            f"{summary.dropped:,} left out" if summary.dropped else "none left out",
             term=_TERMS["samples"],
             color="orange" if summary.dropped else "gray",
         )

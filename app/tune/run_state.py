@@ -199,7 +199,7 @@ def _latency_reason(seen: Preview | None, state: RunState) -> str:
         return "The simulator is being built, once per machine: the prediction follows."
     if state.simulating is not None:
         return "Its machine code is being simulated: the prediction follows."
-    return "Its machine code could not be simulated, and the roofline predicts no time."
+    return "Its machine code could not be simulated, and the roofline gives only a bound."
 
 
 def _residencies(seen: Preview | None) -> tuple[Residency, ...]:

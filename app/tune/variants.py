@@ -101,9 +101,10 @@ def draw(selection: Selection) -> None:
     st.caption(
         "Predictions are for a sweep's best config, else for the tuned or the default config. "
         "Correctness is shown for kernels that were run. Against SDPA: SDPA's time divided by the "
-        "variant's; left out for imported times, whose method is unknown. Brown: another kernel "
+        "variant's; left out for imported times, whose method of measurement is unknown. Brown: "
+        "another kernel "
         "launched like a variant, under its own name. Order: compared with the fastest simulated "
-        f"variant; ✓ the order holds. {default_threshold()}"
+        f"variant; ✓: the order is reliable. {default_threshold()}"
     )
     rerun_as_jobs_end(
         waiting,

@@ -88,7 +88,7 @@ def _reading(chosen: Selection, state: RunState, view: EvaluationView) -> JobSta
 
 
 def _notes(state: RunState) -> list[str]:
-    """Notes of the last run, without those of the compile, which stand below the title."""
+    """Return the notes of the last run without those of the compile, which are below the title."""
     if state.evaluation is None or state.is_stale or state.is_running:
         return []
     above = state.compiled.notes if state.compiled is not None else ()

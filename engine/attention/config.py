@@ -42,15 +42,15 @@ VARIABLE: Final = "ATTUNE_KERNELS"
 _MAX_BYTES: Final = 1 << 20
 
 
-def kept_path() -> Path:
+def added_kernels_path() -> Path:
     """Return the file that lists the added kernels."""
     return data_folder() / "kernels.json"
 
 
-def kept_kernels() -> list[Path]:
+def added_kernels() -> list[Path]:
     """Return the added kernels' files; empty if the list is missing or damaged."""
     try:
-        listed = json.loads(files.read(kept_path(), _MAX_BYTES))
+        listed = json.loads(files.read(added_kernels_path(), _MAX_BYTES))
         return [Path(text) for text in listed["kernels"] if isinstance(text, str)]
     except (OSError, ValueError, KeyError, TypeError):
         return []
@@ -60,7 +60,7 @@ def _places() -> Iterator[Path]:
     for text in os.environ.get(VARIABLE, "").split(os.pathsep):
         if text.strip():
             yield Path(text.strip()).expanduser().absolute()
-    yield from kept_kernels()
+    yield from added_kernels()
 
 
 class OwnKernels:
@@ -96,13 +96,13 @@ class OwnKernels:
         return tuple(mistakes)
 
     def find(self, name: str) -> KernelFile | None:
-        """Return the file of this id."""
+        """Return the file of the own kernel with this id; None if there is none."""
         self._read()
         return self._files.get(name)
 
     def seen(self, name: str) -> KernelFile | None:
-        """Return `find` without reading other files; None unless it was found in the same places
-        before."""
+        """Return `find` without reading other files; None unless an earlier call found it in the
+        same places."""
         with self._lock:
             known = self._files.get(name)
             if known is None or tuple(self._places()) != self._looked_at:
@@ -135,7 +135,7 @@ class OwnKernels:
     def _paths(self) -> Iterator[Path]:
         for place in self._looked_at:
             if place.is_dir():
-                yield from (p for p in sorted(place.glob("*.cu")) if describes_itself(p))
+                yield from (p for p in sorted(place.glob("*.cu")) if is_described(p))
             elif place.suffix == ".cu":
                 yield place
 
@@ -148,7 +148,7 @@ def has_description(source: Path) -> bool:
         return False
 
 
-def describes_itself(source: Path) -> bool:
+def is_described(source: Path) -> bool:
     """True if there is a description in a `.cu` file or beside it."""
     return sidecar_of(source).is_file() or has_description(source)
 
@@ -188,8 +188,8 @@ def find_variant(name: str) -> Variant:
 
 
 def usual_dtype(variants: Iterable[str | Variant]) -> Dtype:
-    """Return the default dtype of a problem: FP16 if all variants support it, else the first
-    dtype that they have in common."""
+    """Return the default dtype of a problem: FP16 if all variants support it, else their first
+    common dtype."""
     taken = [variant.dtypes for variant in _known(variants)]
     common = [d for d in (taken[0] if taken else ()) if all(d in others for others in taken)]
     return common[0] if common and "float16" not in common else "float16"
@@ -276,7 +276,7 @@ class TunedConfig(Stored):
         return ", ".join(f"{k}={v}" for k, v in self.config.items()) or "no tunables"
 
     def outranks(self, other: TunedConfig) -> bool:
-        """True if `other` must not replace this entry, because a prediction never replaces a
+        """True if `other` must not replace this entry: a prediction never replaces a
         measurement."""
         return _TRUST.index(self.origin) > _TRUST.index(other.origin)
 
@@ -354,7 +354,7 @@ def find_tuned(
     return None
 
 
-def keep_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
+def save_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
     """Save an entry in place of the one with the same GPU, variant and class.
 
     Return False, without changes, if the entry is a prediction and the saved one is measured.
@@ -370,7 +370,7 @@ def keep_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
     return True
 
 
-def forget_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
+def delete_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
     """Delete the entry of this GPU, variant and class; False if there was none.
 
     Raises:
@@ -430,16 +430,17 @@ class ResolvedConfig:
         return f"{given} given, the rest {rest}"
 
 
-def not_offered(why: str) -> InvalidProblem:
-    """The error for a config with a value that its variant does not offer (`Variant.unoffered`)."""
+def invalid_values_error(why: str) -> InvalidProblem:
+    """Return the error for a value that a variant does not have; `why` is from
+    `Variant.invalid_values`."""
     return InvalidProblem(why, code="tunable_not_offered")
 
 
 def check_given(variant: Variant, given: Mapping[str, int]) -> None:
     """Raise InvalidProblem for a tunable that the variant lacks, or a value that it does not
     offer."""
-    if (why := variant.unoffered(given)) is not None:
-        raise not_offered(why)
+    if (why := variant.invalid_values(given)) is not None:
+        raise invalid_values_error(why)
 
 
 def default_config(

@@ -58,13 +58,13 @@ def describe_lines(coverage: tuple[LineCoverage, ...]) -> str:
     return f"Not executed, so not checked: {'; '.join(parts)}."
 
 
-_LARGE = 6  # minimum lines of a block that is reported
+_LARGE = 6  # lines; shorter blocks are not reported
 _CONDITION = re.compile(r"^\s*(?:\}\s*else\s+)?(?:if|for|while)\b.*")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Lines that never ran, and their condition."""
+    """A block of lines that never ran, and its condition."""
 
     sentence: str
     tunable: str = ""  # tunable of which another value may reach the block; empty: not known
@@ -73,14 +73,17 @@ class Block:
 def largest_block(
     source: str, coverage: LineCoverage, tunables: Mapping[str, Sequence[int]], config: Config
 ) -> Block | None:
-    """Return the largest block that never ran, with its condition and a tunable in it.
+    """Return the largest block that never ran, with its condition and a tunable that the condition
+    uses.
 
     Args:
         source: the text of the covered file.
-        tunables: their values, by name.
+        coverage: of that file.
+        tunables: values of each tunable.
+        config: the config of the run.
 
     Returns:
-        None if there is no block of at least that size.
+        None if no block has at least 6 lines.
     """
     if not coverage.not_run:
         return None
@@ -112,7 +115,7 @@ def largest_block(
 
 
 def _condition_above(lines: Sequence[str], index: int) -> str:
-    """Return the nearest less-indented condition above a line, without its brace."""
+    """Return the nearest less-indented condition above a line, without its opening brace."""
     indent = len(lines[index]) - len(lines[index].lstrip())
     for line in reversed(lines[max(0, index - 200) : index]):
         if not line.strip() or line.lstrip().startswith(("//", "#")):

@@ -52,9 +52,9 @@ Origin: TypeAlias = Literal["measured", "recorded", "predicted"]
 LatencyKind: TypeAlias = Literal["device_warm", "device_cold", "end_to_end"]
 ALL_KINDS: tuple[LatencyKind, ...] = ("device_warm", "device_cold", "end_to_end")
 MAX_SAMPLES = 100_000  # of one latency
-# Methods of prediction, the better one first; as in the reasons: "By machine code: …".
+# Methods of prediction, the most accurate first, as in reasons: "By machine code: …".
 METHODS = ("machine code", "roofline")
-CALIBRATED = "Calibrated on"  # stands in the reason of a prediction that rests on points
+CALIBRATED = "Calibrated on"  # in the reason of a prediction that was calibrated on known times
 
 
 def method_of(origin: str, reason: str) -> str:
@@ -84,7 +84,7 @@ class Latency(Stored):
     reason: Sentence  # what limits it (predicted) or how it was measured
     kind: LatencyKind = "device_warm"
     samples_us: Annotated[tuple[Microseconds, ...], MaxLen(MAX_SAMPLES)] = ()
-    # SM clock right after each of the samples; empty where nobody reads it.
+    # SM clock in MHz right after each sample; empty if it was not read.
     sm_clocks_mhz: Annotated[tuple[Count, ...], MaxLen(MAX_SAMPLES)] = ()
 
     def __post_init__(self) -> None:
@@ -222,7 +222,7 @@ class Occupancy(Stored, Tabular):
         return tuple(name for name, n in self.limits.items() if n == fewest)
 
     def limited_by(self) -> str:
-        """Return the limiting resources in words: `registers and shared memory`."""
+        """Return the limiting resources as text: `registers and shared memory`."""
         names = {"ctas": "CTA slots"}
         return (
             " and ".join(names.get(n, n) for n in self.binding)
@@ -317,7 +317,7 @@ class CodeCounts(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Finding(Stored):
-    """A pattern that the diagnosis recognised, in words, and the share of the error that it
+    """A recognised pattern of wrong elements, in words, with the share of the error that it
     explains."""
 
     omitted_defaults: ClassVar[tuple[str, ...]] = ("place",)
@@ -374,14 +374,15 @@ class Correctness(Stored):
     findings: Annotated[tuple[Finding, ...], MaxLen(64)] = ()
     # On an output that passes: errors within the tolerance that are not due to rounding.
     warnings: Annotated[tuple[Sentence, ...], MaxLen(8)] = ()
-    # Of the backward pass each output by itself; the figures above are those of the worst.
+    # For the backward pass, each output by itself; the figures above are those of the worst one.
     outputs: Annotated[tuple[OutputError, ...], MaxLen(8)] = ()
     # Largest change of O by rounding K and V to FP8: due to the format, not the kernel.
     fp8_err: ErrorSize | None = None
 
     @property
     def within_fixed_bound(self) -> bool:
-        """True where every element was written, is finite and errs by `fixed_bound` or less."""
+        """True if every element was written, is finite and has an error of at most
+        `fixed_bound`."""
         errors = (self.max_abs_err, *(each.max_abs_err for each in self.outputs))
         is_whole = self.nonfinite_count + self.unwritten_count == 0
         return is_whole and all(error <= self.fixed_bound for error in errors)
@@ -440,7 +441,7 @@ class Evaluation(Stored, Tabular):
     log: Log = ""
     source_sha256: Sha256OrEmpty = ""
     flags: Annotated[tuple[Line, ...], MaxLen(128)] = ()
-    # By file, the kernel's own first; only the CPU backend's check build knows.
+    # By file, the kernel's own first; only from the CPU backend's check build.
     line_coverage: Annotated[tuple[LineCoverage, ...], MaxLen(64)] = ()
     counts: CodeCounts | None = None  # of the simulated code
 
@@ -471,7 +472,7 @@ class Evaluation(Stored, Tabular):
         return self.problem.main_of(self.passes) if self.passes else None
 
     def rows(self) -> list[tuple[str, object]]:
-        """Return all known figures, by name, in reading order."""
+        """Return all known figures in reading order, by name."""
         return list(self._rows())
 
     def _rows(self) -> Iterator[tuple[str, object]]:

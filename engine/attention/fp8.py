@@ -1,7 +1,7 @@
-"""E4M3 of FP8, the format of a K/V cache, on the host.
+"""E4M3, the FP8 format of a K/V cache, on the host.
 
-OCP 8-bit floating point specification, 1.0: four bits of exponent, bias 7, three of mantissa, no
-infinity, and NaN where all seven bits are set.
+OCP 8-bit floating point specification, 1.0: 4 exponent bits with bias 7, 3 mantissa bits, no
+infinity, and NaN if all seven bits are 1.
 """
 
 from __future__ import annotations

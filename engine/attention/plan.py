@@ -32,10 +32,10 @@ from kernels.variant import (
     BLOCK_TABLE,
     CU_SEQLENS_Q,
     DOUT,
+    FEATURE_BUFFERS,
     GRADIENTS,
     KV_SCALES,
     LSE,
-    OF_FEATURES,
     PACKED,
     SEQLENS,
     Config,
@@ -184,12 +184,12 @@ class LaunchPlan:
     @property
     def _of_features(self) -> tuple[str, ...]:
         taken = {a.name for p in self.passes for a in p.args if isinstance(a, TensorArg)}
-        return tuple(name for name in OF_FEATURES if name in taken)
+        return tuple(name for name in FEATURE_BUFFERS if name in taken)
 
     def _entries_of(self, name: str) -> int:
         if name in KV_SCALES:
             return self.problem.kv_heads
-        if OF_FEATURES[name] != "varlen":
+        if FEATURE_BUFFERS[name] != "varlen":
             return self.problem.num_heads
         return self.problem.batch + (name != SEQLENS)
 

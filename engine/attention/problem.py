@@ -1,4 +1,4 @@
-"""The run-time shape of one attention call, and shapes of real models to start from."""
+"""The shape and features of one attention call, and presets from real models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.base.errors import InvalidProblem, unknown
 from engine.base.schema import FieldError, Stored
 from kernels.variant import BYTES_PER_ELEMENT, Dtype, Feature
 
-# Larger values are probably typing errors; index arithmetic stays within int64.
+# Larger values are probably typing errors. Below them, index arithmetic stays within int64.
 MAX_BATCH = 1 << 20
 MAX_HEADS = 1 << 12
 MAX_SEQLEN = 1 << 22
@@ -43,37 +43,38 @@ _LEFT_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class Problem(Stored):
-    """Q and O are `[batch, num_heads, seqlen, head_dim]`, contiguous, FP16, BF16 or FP32.
+    """The shape and features of one attention call. Q and O are `[batch, num_heads, seqlen,
+    head_dim]`, contiguous, in FP16, BF16 or FP32.
 
-    K and V have the same shape, or `seqlen_kv` rows where that is given (few queries against a long
-    KV cache, as in decoding), and `num_heads_kv` heads where that is given: grouped-query attention
-    (GQA), in which query head h reads K/V head h // (num_heads // num_heads_kv). One that equals
-    `seqlen` or `num_heads` becomes None, so that one problem has one representation; `num_keys` and
-    `kv_heads` are the numbers either way.
+    K and V have the same shape, except for `seqlen_kv` rows if given (few queries and a long KV
+    cache, as in decoding) and `num_heads_kv` heads if given: grouped-query attention (GQA), in
+    which query head h reads K/V head h // (num_heads // num_heads_kv). A value equal to `seqlen` or
+    `num_heads` becomes None, so that equal problems compare equal; `num_keys` and `kv_heads` are
+    always numbers.
 
-    The last query stands at the last key: query i is at position p = i + KV − S (the mask of
-    FlashAttention from 2.1 on, "bottom-right aligned"). A score is `softmax_scale · q·k`; a softcap
-    makes `softcap · tanh(score / softcap)` of it (Gemma 2), then ALiBi takes `slope · |p − j|`
-    away, then the mask hides key j or not.
+    The last query is at the position of the last key: query i is at p = i + KV − S
+    (FlashAttention's "bottom-right aligned" mask, from version 2.1 on). A score is `softmax_scale ·
+    q·k`. A softcap replaces it by `softcap · tanh(score / softcap)` (Gemma 2), then ALiBi subtracts
+    `slope · |p − j|` for key j, then the mask is applied.
 
     Args:
-        causal: query at p sees keys j ≤ p.
-        window: query at p sees keys with |p − j| < window. With a causal mask these are `window`
-            keys, its own among them: Mistral's sliding window, `window_size = (window − 1, 0)` of
-            FlashAttention; without one `window_size = (window − 1, window − 1)`.
+        causal: the query at p sees keys j ≤ p.
+        window: the query at p sees keys with |p − j| < window. With a causal mask these are
+            `window` keys including its own, as in Mistral: `window_size = (window − 1, 0)` of
+            FlashAttention; without one, `window_size = (window − 1, window − 1)`.
         softcap: bound of the scores; above 0.
-        alibi: a slope for each query head, those of Press et al. (arXiv 2108.12409).
-        sinks: a learned logit for each query head takes part in the row sum, and has no value
-            (gpt-oss); `Inputs.sinks` holds them.
-        seqlens: keys of each sequence, of which `seqlen_kv`, or `seqlen`, is the largest. Each
-            has its last min(seqlen, keys) positions as queries; rows behind them are not there.
-        direction: "backward" asks for dQ, dK and dV.
-        head_dim_v: columns of V and O where Q and K have others (DeepSeek's 192 and 128).
-        kv_dtype: of K and V where it is another than that of Q and O: E4M3 of FP8, with a factor
-            for each K/V head (`Inputs.kv_scales`), as servers keep a KV cache.
-        lse: the logarithm of each row's sum of exponentials is asked for besides O, as the backward
-            pass and a fusion of parts need it; a sink takes part in it. Float32 and natural,
-            `[batch, num_heads, seqlen]`.
+        alibi: adds a bias with one slope per query head, those of Press et al. (arXiv 2108.12409).
+        sinks: a learned logit of each query head is added to the row sum, without a value
+            (gpt-oss); `Inputs.sinks` has them.
+        seqlens: keys of each sequence; the largest is `seqlen_kv`, or else `seqlen`. The queries of
+            a sequence are its last min(seqlen, keys) positions; further rows do not exist.
+        direction: "backward" computes dQ, dK and dV.
+        head_dim_v: columns of V and O if different from those of Q and K (DeepSeek: 192 and 128).
+        kv_dtype: dtype of K and V if different from that of Q and O: FP8 (E4M3) with a factor for
+            each K/V head (`Inputs.kv_scales`), as in the KV cache of a server.
+        lse: also return the logarithm of each row's sum of exponentials, which the backward pass
+            and the fusion of partial results need; it includes the sink. Natural logarithm,
+            float32, `[batch, num_heads, seqlen]`.
 
     Raises:
         InvalidProblem: a size below 1 or above its limit, an unknown dtype, a mask that hides all
@@ -359,15 +360,20 @@ class Problem(Stored):
 
     @property
     def flops(self) -> int:
-        """2·H·(D + DV) times the scores: 4·B·H·S·KV·D where V is as wide as K, and 2·B·H·S²·D where
-        that is causal with one length (FlashAttention's convention); 2.5 times as many backward.
-        Sharing K/V heads saves bytes, not FLOPs."""
+        """Return 2·H·(D + DV) times the scores, 2.5 times as many for the backward pass.
+
+        That is 4·B·H·S·KV·D if V has as many columns as K, and 2·B·H·S²·D with a causal mask and S
+        = KV (FlashAttention's convention). Shared K/V heads save bytes, not FLOPs.
+        """
         forward = self.num_heads * (self.head_dim + self.value_dim) * self.twice_scores
         return forward if self.direction == "forward" else 5 * forward // 2
 
     def main_of(self, passes: Sequence[_T]) -> _T:
-        """Return the main pass's item of a sequence with one per pass: the first; backward the
-        second, because the first computes D = rowsum(dO · O)."""
+        """Return the item for the main pass of a sequence with one item per pass.
+
+        It is the first; the second for the backward pass, whose first pass computes D = rowsum(dO ·
+        O).
+        """
         return passes[min(int(self.direction == "backward"), len(passes) - 1)]
 
     @property
@@ -382,8 +388,8 @@ class Problem(Stored):
         return f"B{self.batch} {self.heads()} {self.lengths()} {words}"
 
     def words(self) -> tuple[str, ...]:
-        """Return the features in words, such as `("causal", "window128", "softcap50", "alibi",
-        "sinks")`."""
+        """Return the features as short words, such as `("causal", "window128", "softcap50",
+        "alibi", "sinks")`."""
         return (
             *(["causal"] if self.causal else []),
             *([f"window{self.window}"] if self.window is not None else []),
@@ -398,8 +404,8 @@ class Problem(Stored):
 
     @property
     def rest(self) -> tuple[object, ...]:
-        """Return a key of everything except batch and query heads; problems with equal keys lie
-        on one curve."""
+        """Return a key of everything except batch and query heads, so that problems with equal keys
+        are on one batch curve."""
         kind = (self.direction, self.words(), self.seqlens)
         return (self.lengths(), self.dims(), self.dtype, *kind)
 
@@ -436,10 +442,11 @@ def _checked_softcap(softcap: object) -> float:
 
 
 def _scores_of_window(problem: Problem) -> int:
-    """Return the scores of one head and sequence within a window: the sum of visible keys over its
+    """Return the scores of one head and sequence with a window: the visible keys, summed over the
     queries.
 
-    The number is piecewise linear in the position, so the sum is one of arithmetic series.
+    The number of visible keys is piecewise linear in the position, so the sum consists of
+    arithmetic series.
     """
     # Positions of the first query and after the last.
     first, behind = problem.kv_offset, problem.num_keys

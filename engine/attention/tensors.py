@@ -1,10 +1,10 @@
-"""Input tensors on the host: formats, contents, and the resolution of each format.
+"""Input tensors on the host: formats, kinds of contents, and the precision of each format.
 
 NumPy has no bfloat16, so a *raw* array is `numpy.float16` for FP16, `numpy.uint16` (the bit
-patterns) for BF16 and `numpy.float32` for FP32. `encode` and `decode` translate to and from
-float32. Every kind of inputs (`MEANINGS`) starts from the same N(0, 1) draws of a seed; those with
-large or climbing scores find bugs of the softmax that normal inputs, whose scores stay within a few
-units of 0, do not show.
+patterns) for BF16 and `numpy.float32` for FP32. `encode` and `decode` convert from and to float32.
+All kinds of inputs (`MEANINGS`) are made from the same N(0, 1) draws of a seed. Kinds with large or
+increasing scores find bugs in the softmax that normal inputs, with scores of a few units, do not
+show.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from kernels.variant import (
 _Array: TypeAlias = npt.NDArray[np.float32]
 
 NORMAL = "normal"
-# The second inputs of every checked run.
+# The kind of inputs of a second run in every check.
 EXTREME = "extreme"
 DEFAULT_FACTOR = 8.0
-# Scores of scaled inputs grow with its square; FP16 itself ends at 65,504.
+# Scores of scaled inputs grow with its square; the largest FP16 number is 65,504.
 MAX_FACTOR = 4096.0
 
-# exp of it is infinite in FP32, exp of minus it is 0, also where denormals are kept.
+# In FP32 exp(_FAR) is infinite and exp(−_FAR) is 0, also with denormals.
 _FAR = 160.0
 _HUGE_V = 4096.0
 _HUGE_KEY = 60.0
 _EXTREME_SCALE = 32.0
 _STEP_KEYS = 16
-_PEAKS = 4  # of a head
+_PEAKS = 4  # keys with raised scores in each head
 
 MEANINGS: Mapping[str, str] = {
     NORMAL: "N(0, 1)",
@@ -74,17 +74,17 @@ MEANINGS: Mapping[str, str] = {
     f"+{_FAR:g}, in no order",
 }
 INPUT_KINDS = tuple(MEANINGS)
-# By the names that snapshots, links and commands use, those of earlier versions too.
+# By the names in snapshots, links and commands, including those of earlier versions.
 INPUT_KIND_OF: Mapping[str, str] = {**{kind: kind for kind in INPUT_KINDS}, "harsh": EXTREME}
 
 _SCALED = re.compile(r"scaled:([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)", re.ASCII)
 
 
 def check_input_kind(kind: str) -> str:
-    """The kind under its present name.
+    """Return the present name of a kind of inputs.
 
     Raises:
-        InvalidProblem: it is neither a name nor `scaled:FACTOR` with a factor in range.
+        InvalidProblem: it is neither a known name nor `scaled:FACTOR` with a factor in range.
     """
     if (known := INPUT_KIND_OF.get(kind)) is not None:
         return known
@@ -114,7 +114,7 @@ InputKind: TypeAlias = Annotated[str, Text(r"^[a-z_]+(:[0-9.e+-]+)?$", 49, check
 
 
 def meaning(kind: InputKind) -> str:
-    """What the kind is, for a sentence."""
+    """Return what a kind of inputs is, as part of a sentence."""
     name, _, factor = check_input_kind(kind).partition(":")
     return f"Q and K times {factor}" if factor else MEANINGS[name]
 
@@ -125,9 +125,9 @@ def shape_inputs(
     """Turn N(0, 1) draws into a kind of inputs, in place.
 
     Args:
-        q: `[batch, num_heads, seqlen, head_dim]`; k and v with as many heads and rows as K and V
-            have.
-        rng: for what else has to be drawn.
+        q: `[batch, num_heads, seqlen, head_dim]`.
+        k, v: `[batch, num_heads_kv, seqlen_kv, head_dim]`.
+        rng: for further draws.
 
     Raises:
         InvalidProblem: there is no such kind.
@@ -161,8 +161,8 @@ def shape_inputs(
             _raise_one_key(q, k, which == 6, rng)
 
 
-def told_before(kind: InputKind, schedule: str) -> str:
-    """A clause on unusual inputs or thread order, to put before the reason; empty for the
+def inputs_clause(kind: InputKind, schedule: str) -> str:
+    """Return the beginning of a reason that names unusual inputs or thread order; empty for the
     defaults."""
     if kind == NORMAL:
         return ""
@@ -170,13 +170,13 @@ def told_before(kind: InputKind, schedule: str) -> str:
     return f"With {check_input_kind(kind)} inputs ({meaning(kind)}){order}: "
 
 
-def inputs_named(kind: InputKind) -> str:
-    """`, extreme inputs`, to be added to a stage; empty for the usual ones."""
+def inputs_suffix(kind: InputKind) -> str:
+    """Return `, extreme inputs`, to append to the name of a stage; empty for normal inputs."""
     return "" if kind == NORMAL else f", {check_input_kind(kind).replace('_', ' ')} inputs"
 
 
-def passed_too(max_abs_err: float, tolerance: float) -> str:
-    """The sentence about the extreme inputs of a thorough check."""
+def extreme_inputs_passed(max_abs_err: float, tolerance: float) -> str:
+    """Return the sentence on a check that also passed on extreme inputs."""
     return (
         f"With {EXTREME} inputs the largest error, {max_abs_err:.3g}, is within {tolerance:.3g} "
         "too."
@@ -189,10 +189,10 @@ def _scale(factor: float, q: _Array, k: _Array) -> None:
 
 
 def _shift_scores(q: _Array, k: _Array, by: _Array) -> None:
-    """Add `by` (`[batch, num_heads, seqlen]`) to every score of a row, through column 0 alone.
+    """Add `by`, `[batch, num_heads, seqlen]`, to all scores of a row by column 0 of Q and K.
 
-    Softmax does not change by it, and neither does the rounding of its result: the column is the
-    same in all keys.
+    Softmax does not change, nor does the rounding of its result, because the column is the same in
+    all keys.
     """
     column = _half_of_the_way(q)
     k[..., 0] = column
@@ -200,11 +200,11 @@ def _shift_scores(q: _Array, k: _Array, by: _Array) -> None:
 
 
 def _climb(q: _Array, k: _Array, direction: _Array) -> None:
-    """Raise the scores of rows from key to key, or lower them, through column 1: a rescale that
-    comes too late, or not, shows there, and a maximum that is only the last tile's.
+    """Let the scores of rows rise or fall from key to key, by column 1 of Q and K. This shows a
+    late or missing rescale, and a maximum that is only the last tile's.
 
-    `direction` is `[batch, num_heads, seqlen]`: 1 climbs from −_FAR to 0, −1 falls from _FAR to 0,
-    and 0 leaves the column out.
+    `direction` is `[batch, num_heads, seqlen]`: 1 rises from −_FAR to 0, −1 falls from 0 to −_FAR,
+    0 leaves the row unchanged.
     """
     if q.shape[3] < 2:
         return
@@ -217,10 +217,10 @@ def _climb(q: _Array, k: _Array, direction: _Array) -> None:
 def _raise_one_key(
     q: _Array, k: _Array, rows: npt.NDArray[np.bool_], rng: np.random.Generator
 ) -> None:
-    """One key of each of these rows scores `_FAR` more: a maximum that passes it over shows.
+    """Raise the score of one key by `_FAR` in each of these rows, to show a maximum that omits it.
 
-    A head has `_PEAKS` such keys, each with a column of its own; half are the last of 16, where
-    tiles end.
+    A head has `_PEAKS` such keys, each by a column of its own; half of them are the last of 16,
+    where tiles end.
     """
     if q.shape[3] < 2 + _PEAKS:
         return
@@ -236,7 +236,7 @@ def _raise_one_key(
 
 
 def _half_of_the_way(q: _Array) -> float:
-    """An element of K that makes a score of `_FAR` with one of Q of about the same size."""
+    """Return an element of K that gives a score of about `_FAR` with an equal element of Q."""
     return float(2.0 ** round(math.log2(_FAR * math.sqrt(q.shape[3])) / 2))
 
 
@@ -244,12 +244,12 @@ RawArray: TypeAlias = npt.NDArray[np.float16] | npt.NDArray[np.uint16] | npt.NDA
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
-# A NaN in FP16 (0x7C00 exponent) and in BF16 (0x7F80 exponent) alike, twice one in FP32, with a
+# A NaN in FP16 (exponent 0x7C00) and BF16 (exponent 0x7F80), and two of them in FP32, with a
 # payload no kernel produces: an output element that still holds these bits was never written.
 POISON_BITS = np.uint16(0x7FA5)
 _POISON_BITS_OF_FP32 = np.uint32(0x7FA57FA5)
-# Elements of a piece, and of a tensor that are drawn: a larger one is pieces of those.
-_DRAWN_AT_ONCE, _MOST_DRAWN = 1 << 16, 1 << 22
+# Elements of one piece, and elements that are drawn; larger tensors repeat pieces of these.
+_DRAWN_AT_ONCE, _MAX_DRAWN = 1 << 16, 1 << 22
 
 _STORED_AS: Mapping[Dtype, type[np.generic]] = {
     "float16": np.float16,
@@ -259,29 +259,29 @@ _STORED_AS: Mapping[Dtype, type[np.generic]] = {
 
 
 def bits_of(raw: RawArray) -> npt.NDArray[np.uint16] | npt.NDArray[np.uint32]:
-    """The elements' bit patterns, same shape."""
+    """Return the bit patterns of the elements, in the same shape."""
     return raw.view(np.uint32) if raw.itemsize == 4 else raw.view(np.uint16)
 
 
 def poison_of(dtype: Dtype) -> np.uint16 | np.uint32:
-    """The bit pattern of an element that was never written."""
+    """Return the bit pattern of elements that were never written."""
     return _POISON_BITS_OF_FP32 if dtype == "float32" else POISON_BITS
 
 
 def encode(values: npt.NDArray[np.float32], dtype: Dtype) -> RawArray:
-    """float32 → raw, round to nearest even."""
+    """Convert float32 to a raw array, rounding to nearest even."""
     if dtype == "float32":
         return values.astype(np.float32)
     if dtype == "float16":
         return values.astype(np.float16)
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    # Rounding may carry a NaN's mantissa away; keep NaN a quiet NaN.
+    # Rounding may overflow a NaN's mantissa, so NaN is set to a quiet NaN.
     return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
 
 
 def decode(raw: RawArray, dtype: Dtype) -> FloatArray:
-    """raw → float32, exact."""
+    """Convert a raw array to float32, exactly."""
     if dtype != "bfloat16":
         return raw.astype(np.float32)
     return (raw.astype(np.uint32) << 16).view(np.float32)
@@ -289,28 +289,30 @@ def decode(raw: RawArray, dtype: Dtype) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Raw Q `[batch, num_heads, seqlen, head_dim]`, and K and V of its shapes.
+    """The raw tensors of a problem: Q `[batch, num_heads, seqlen, head_dim]`, K and V in their
+    shapes.
 
-    Of sequences of different lengths, rows behind the last query and the last key are zeros.
+    For sequences of different lengths, rows past the last query and the last key are zeros.
     """
 
     problem: Problem
     q: RawArray
     k: RawArray
     v: RawArray
-    sinks: FloatArray | None = None  # logits, `[num_heads]`, where the problem has them
-    # Of the backward pass: the gradient of O and O itself, raw, of `Problem.shape`; natural LSE,
+    sinks: FloatArray | None = None  # logits, `[num_heads]`; None without sinks
+    # Backward: the gradient of O, and O, raw, with `Problem.shape`; natural LSE,
     # `[batch, num_heads, seqlen]`.
     dout: RawArray | None = None
     out: RawArray | None = None
     lse: FloatArray | None = None
-    # Of K and V in FP8, which `k` and `v` hold as what their bytes stand for, exactly: the factors
-    # of K and of V, `[2, num_heads_kv]`, and K and V before they were rounded to FP8, raw.
+    # With K and V in FP8, `k` and `v` have the exact values of the FP8 numbers times factors. These
+    # are the factors of K and V, `[2, num_heads_kv]`, and raw K and V before rounding to FP8.
     kv_scales: FloatArray | None = None
     before_fp8: tuple[RawArray, RawArray] | None = None
 
     def without_fp8(self) -> Inputs:
-        """The inputs with K and V as they were before FP8, to see what that alone costs."""
+        """Return the inputs with K and V before rounding to FP8, to compute the error of the
+        format."""
         if self.before_fp8 is None:
             return self
         problem = replace(self.problem, kv_dtype=None)
@@ -319,7 +321,7 @@ class Inputs:
 
     @property
     def kv_stored(self) -> tuple[RawArray | ByteArray, RawArray | ByteArray]:
-        """K and V as kernels read them: raw, or the bytes of FP8."""
+        """K and V as kernels read them: raw, or as FP8 bytes."""
         if self.kv_scales is None:
             return self.k, self.v
         dtype = self.problem.dtype
@@ -331,9 +333,8 @@ class Inputs:
 
     @property
     def per_head(self) -> dict[str, FloatArray | npt.NDArray[np.int32]]:
-        """What kernels are given by the problem's features beside Q, K and V, by name: slopes and
-        sinks of each query head, `[num_heads]`, factors of FP8 of each K/V head, and those of
-        `lengths_of`."""
+        """Further inputs of the problem's features, by name: slopes and sinks, `[num_heads]`,
+        factors of FP8, `[num_heads_kv]`, and the arrays of `lengths_of`."""
         found: dict[str, FloatArray | npt.NDArray[np.int32]] = {}
         if self.problem.alibi:
             found[ALIBI_SLOPES] = alibi_slopes(self.problem.num_heads)
@@ -345,7 +346,7 @@ class Inputs:
 
     @property
     def of_backward(self) -> dict[str, RawArray | npt.NDArray[np.int32]]:
-        """What a backward kernel is given beside Q, K and V, by name; empty forward."""
+        """Further inputs of a backward kernel, by name; empty for the forward pass."""
         given = {"out": self.out, DOUT: self.dout, LSE: self.lse}
         return {name: x for name, x in given.items() if x is not None}
 
@@ -357,11 +358,13 @@ class Inputs:
         packed: bool = False,
         packs_sequences: bool = False,
     ) -> dict[str, RawArray | ByteArray | npt.NDArray[np.int32]]:
-        """Q, K and V by name, contiguous in the order of dimensions that a kernel reads, and
-        `per_head`.
+        """Return Q, K and V by name, contiguous in the kernel's layouts, with `per_head`.
 
-        In pages, K and V come with the table that finds them; packed, the three are one. Where
-        sequences are packed, they are `[sum of lengths, heads, head_dim]` each.
+        Args:
+            layouts: by tensor; default: bhsd.
+            pages: K and V are returned as pages, with their block table.
+            packed: Q, K and V are one tensor.
+            packs_sequences: each tensor is `[sum of lengths, heads, head_dim]`.
         """
         k, v = self.kv_stored
         tensors = {"q": self.q, "k": k, "v": v}
@@ -390,8 +393,9 @@ class Inputs:
 
 
 def lengths_of(problem: Problem) -> dict[str, npt.NDArray[np.int32]]:
-    """What a kernel may be given of sequences of different lengths, by name: the keys of each,
-    `[batch]`, and where each begins in packed Q and in packed K, `[batch + 1]`."""
+    """Return the inputs of a kernel for sequences of different lengths, by name: the keys of each,
+    `[batch]`, and its first row in packed Q and in packed K, `[batch + 1]`; empty for equal
+    lengths."""
     if problem.seqlens is None:
         return {}
     keys = np.array(problem.seqlens, np.int32)
@@ -403,9 +407,10 @@ def lengths_of(problem: Problem) -> dict[str, npt.NDArray[np.int32]]:
 
 
 def padded_output(raw: npt.NDArray[np.uint8], problem: Problem) -> RawArray:
-    """O as `[batch, num_heads, seqlen, head_dim]` from `[sum of queries, num_heads, head_dim]`.
+    """Return O as `[batch, num_heads, seqlen, head_dim]` from packed `[sum of queries, num_heads,
+    head_dim]`.
 
-    Zeros stand behind the last query of a sequence.
+    Rows past the last query of a sequence are zeros.
     """
     words = raw.view(_STORED_AS[problem.dtype]).reshape(-1, problem.num_heads, problem.value_dim)
     out = np.zeros(problem.out_shape, words.dtype)
@@ -416,17 +421,19 @@ def padded_output(raw: npt.NDArray[np.uint8], problem: Problem) -> RawArray:
 
 
 def gradients_of(raw: Mapping[str, npt.NDArray[np.uint8]], problem: Problem) -> dict[str, RawArray]:
-    """dQ of `Problem.shape`, dK and dV of `Problem.k_shape`, from the bytes that were written."""
+    """Return dQ, dK and dV by name, in the shapes of Q, K and V, from the bytes that a kernel
+    wrote."""
     shapes = zip(GRADIENTS, (problem.shape, problem.k_shape, problem.v_shape), strict=True)
     stored = _STORED_AS[problem.dtype]
     return {name: cast(RawArray, raw[name].view(stored).reshape(shape)) for name, shape in shapes}
 
 
 def alibi_slopes(num_heads: int) -> FloatArray:
-    """The slope of each query head, `[num_heads]`: 2^(−8 (h + 1) / H) where H is a power of two.
+    """Return the slope of each query head, `[num_heads]`: 2^(−8 (h + 1) / H) if H is a power of
+    two.
 
-    Otherwise those of the power of two below, and every other one of twice as many for the rest,
-    as Press et al. publish them (arXiv 2108.12409).
+    Otherwise, the slopes for the next lower power of two, then every other slope for twice that
+    number of heads, as in Press et al. (arXiv 2108.12409).
     """
     below = 1 << (num_heads.bit_length() - 1)
     slopes = 2.0 ** (-8 * np.arange(1, below + 1) / below)
@@ -441,9 +448,9 @@ def _reordered(tensor: RawArray | ByteArray, layout: Layout) -> RawArray | ByteA
 
 
 def output_of(raw: npt.NDArray[np.uint8], problem: Problem, layout: Layout) -> RawArray:
-    """O as `[batch, num_heads, seqlen, head_dim]`, from the bytes that a kernel wrote.
+    """Return O as `[batch, num_heads, seqlen, head_dim]`, from the bytes that a kernel wrote.
 
-    Rows behind the last query of a shorter sequence are 0 where the kernel has not written them.
+    Unwritten elements past the last query of a shorter sequence are set to 0.
     """
     out = cast(RawArray, raw.view(_STORED_AS[problem.dtype]).reshape(problem.out_shape))
     if layout != "bhsd":
@@ -461,9 +468,9 @@ def output_of(raw: npt.NDArray[np.uint8], problem: Problem, layout: Layout) -> R
 
 
 def lse_of(raw: npt.NDArray[np.uint8], problem: Problem, lse: Lse) -> FloatArray:
-    """Natural LSE as `[batch, num_heads, seqlen]`, from the bytes that a kernel wrote.
+    """Return the natural LSE as `[batch, num_heads, seqlen]`, from the bytes that a kernel wrote.
 
-    Rows behind the last query of a shorter sequence are as those of `output_of`.
+    Unwritten elements past the last query of a shorter sequence are set to 0.
     """
     batch, heads, rows, _ = problem.shape
     values = raw.view(np.float32)
@@ -479,33 +486,33 @@ def lse_of(raw: npt.NDArray[np.uint8], problem: Problem, lse: Lse) -> FloatArray
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Dtype) -> RawArray:
-    """N(0, 1) draws, rounded piece by piece: a whole tensor in float32 costs as much in memory.
+    """Draw from N(0, 1) and round piece by piece, without a whole tensor in float32.
 
-    To draw hundreds of millions takes as long as to execute a kernel on them. So a large tensor
-    goes on with copies from random places among its first draws, no two of them from the same one:
-    no head is another's copy, and rows that are alike do not lie where an index that is off finds
-    them.
+    Drawing hundreds of millions of numbers takes as long as executing a kernel on them. So the rest
+    of a large tensor consists of copies from different random positions in its first part. No head
+    is a copy of another, and equal rows are not at distances that a wrong index would have.
     """
     raw = np.empty(math.prod(shape), _STORED_AS[dtype])
     pieces = [raw[n : n + _DRAWN_AT_ONCE] for n in range(0, len(raw), _DRAWN_AT_ONCE)]
-    drawn = _MOST_DRAWN // _DRAWN_AT_ONCE
+    drawn = _MAX_DRAWN // _DRAWN_AT_ONCE
     for piece in pieces[:drawn]:
         piece[:] = encode(rng.standard_normal(len(piece), dtype=np.float32), dtype)
     copies = pieces[drawn:]
-    places = rng.choice(_MOST_DRAWN - _DRAWN_AT_ONCE, len(copies), replace=False)
+    places = rng.choice(_MAX_DRAWN - _DRAWN_AT_ONCE, len(copies), replace=False)
     for piece, place in zip(copies, places.tolist(), strict=True):
         piece[:] = raw[place : place + len(piece)]
     return cast(RawArray, raw.reshape(shape))
 
 
 def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> Inputs:
-    """Random inputs, the same on every machine for the same (problem, seed, kind).
+    """Make random inputs, which are the same on every machine for the same (problem, seed, kind).
 
     Args:
-        kind: see `engine.attention.tensors.MEANINGS`.
+        kind: a key of `MEANINGS`, or `scaled:FACTOR`.
 
     Returns:
-        Backward with dO, and without O and LSE: `engine.correctness.inputs_of` computes those.
+        Inputs; for the backward pass with dO but without O and LSE, which
+        `engine.correctness.gradients.inputs_of` adds.
 
     Raises:
         InvalidProblem: there is no such kind.
@@ -525,7 +532,7 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
                 sequence[:, min(most, keys) :] = 0
     sinks = None
     if problem.sinks:
-        # About as large as the logarithm of a row sum, so that one that is left out shows.
+        # About as large as the logarithm of a row sum, so that a missing sink has a large effect.
         keys = min(problem.num_keys, problem.window or problem.num_keys)
         sinks = rng.standard_normal(problem.num_heads, dtype=np.float32)
         sinks += np.float32(math.log(keys))
@@ -542,14 +549,15 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
 
 
 def _rounded_to_fp8(raw: RawArray, dtype: Dtype, turn: int) -> tuple[RawArray, FloatArray]:
-    """K or V after rounding to FP8, and the scale of each head, `[num_heads_kv]`.
+    """Return K or V after rounding to FP8, and the factor of each head, `[num_heads_kv]`.
 
-    A factor brings the head's largest number into E4M3's range, and has three bits, so that its
-    products with FP8's four are numbers of FP16 and BF16 without a rounding: what differs from the
-    reference is then the kernel's own. Neighbouring heads, and K and V, have others.
+    A factor brings the largest number of its head into the range of E4M3. It has three significant
+    bits, so that its products with FP8's four are exact in FP16 and BF16, and an output differs
+    from the reference only by the kernel's own error. Neighbouring heads, and K and V, have
+    different factors.
 
     Args:
-        turn: of which head the first has the factor's mantissa.
+        turn: shifts the sequence of mantissas that the factors of successive heads have.
     """
     values = decode(raw, dtype)
     most = np.maximum(np.abs(values).max(axis=(0, 2, 3)) / E4M3_LARGEST, 2.0**-8)
@@ -559,18 +567,18 @@ def _rounded_to_fp8(raw: RawArray, dtype: Dtype, turn: int) -> tuple[RawArray, F
     return encode(e4m3_values(e4m3_bytes(values / wide)) * wide, dtype), scales
 
 
-# The resolution of each format, and the error of its arithmetic.
+# Precision of each format, and the error of its arithmetic.
 
 UNIT_ROUNDOFF: Final[Mapping[Dtype, float]] = {
     "float16": 2.0**-11,
     "bfloat16": 2.0**-8,
     "float32": 2.0**-24,
 }
-# Relative errors below which nothing is concluded: what rounding O leaves, and in FP32, where it
-# hides nothing, what the arithmetic leaves (exp of two units, sums of a thousand terms).
+# Relative errors too small for conclusions: from rounding O, or in FP32, where that is less,
+# from the arithmetic (exp with two units in the last place, sums of a thousand terms).
 NOISE: Final[Mapping[Dtype, float]] = {**UNIT_ROUNDOFF, "float32": 2.0**-19}
 
-# The study's old bound in FP16, the same number of rounding steps in BF16 (8 times wider ones), and
+# Fixed bounds: the study's old one in FP16, the same number of rounding steps in BF16, and
 # in FP32 that of torch.testing.assert_close.
 FIXED_BOUNDS: dict[Dtype, float] = {"float16": 0.002, "bfloat16": 0.016, "float32": 1e-5}
 
@@ -583,9 +591,9 @@ _MIN_EXPONENT: dict[Dtype, int] = {"float16": -14, "bfloat16": -126, "float32": 
 
 
 def absolute_tolerance(max_abs_ref: float, dtype: Dtype, num_keys: int = 1) -> float:
-    """Half the distance between neighbouring numbers of `dtype` at `max_abs_ref`.
+    """Return half the distance between neighbouring numbers of `dtype` at `max_abs_ref`.
 
-    In FP32 that of a sum of `num_keys` terms.
+    In FP32, multiplied by √num_keys, for the rounding errors of a sum of `num_keys` terms.
     """
     exponent = np.frexp(max_abs_ref)[1] - 1 if max_abs_ref > 0 else _MIN_EXPONENT[dtype]
     half_step = float(UNIT_ROUNDOFF[dtype] * 2.0 ** max(int(exponent), _MIN_EXPONENT[dtype]))

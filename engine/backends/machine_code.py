@@ -39,10 +39,10 @@ from engine.machine_code.execution import (
     ExecutionTimeout,
     GlobalBuffer,
     Hazard,
-    KeptMemory,
     Module,
-    NotFollowed,
     OutOfBounds,
+    ReadOnlyWrite,
+    UnsupportedInstruction,
     Watch,
     execute,
     load_module,
@@ -51,7 +51,7 @@ from engine.machine_code.execution import (
 from engine.machine_code.launch import buffer_address
 from engine.model.kernel import compile_plan, launch_of_pass
 
-_MOST_PROBES = 1000  # CTAs along the axes of a pass; each takes about 0.3 ms
+_MAX_PROBES = 1000  # CTAs along the axes of a pass; each takes about 0.3 ms
 # Above it (about 2 s on two cores), the second run covers only a part of the CTAs.
 _WHOLE_REPEAT_FLOPS = 3e10
 _REPEATED_SHARE = 16
@@ -86,7 +86,7 @@ class MachineCodeBackend:
             return RunResult(Status.COMPILE_ERROR, str(error))
         try:
             return _run(plan, compiled, inputs, options, keeps_inputs=True)
-        except KeptMemory:  # with copies the kernel can run to its end
+        except ReadOnlyWrite:  # with copies the kernel can run to its end
             return _run(plan, compiled, inputs, options, keeps_inputs=False)
 
     def choose_part(
@@ -99,7 +99,7 @@ class MachineCodeBackend:
         """
         if any(prod(launch.cluster) > 1 for launch in plan.passes):
             raise PartialRunError("its CTAs run in clusters", code="part_clusters")
-        if any(sum(launch.grid) > _MOST_PROBES for launch in plan.passes):
+        if any(sum(launch.grid) > _MAX_PROBES for launch in plan.passes):
             raise PartialRunError(
                 "its grid is too wide to be examined quickly", code="part_wide_grid"
             )
@@ -220,16 +220,16 @@ def _run(
     """Run on the inputs themselves, or on copies that the kernel may change.
 
     Raises:
-        KeptMemory: the kernel writes to inputs that are not copied.
+        ReadOnlyWrite: the kernel writes to inputs that are not copied.
     """
-    kept = frozenset(plan.inputs) - _written(plan) if keeps_inputs else frozenset()
-    memory = memory_of(plan, inputs, kept)
+    read_only = frozenset(plan.inputs) - _written(plan) if keeps_inputs else frozenset()
+    memory = memory_of(plan, inputs, read_only)
     hazards: list[Hazard] | None = [] if options.check else None
     try:
         cubin = read_cubin(compiled.cubin)
         module = load_module(cubin)
         begin = time.perf_counter()
-        execute_plan(plan, compiled, cubin, module, memory, options, hazards, kept=kept)
+        execute_plan(plan, compiled, cubin, module, memory, options, hazards, read_only=read_only)
         execution_ms = (time.perf_counter() - begin) * 1000
         first = {n: memory[n] for n in plan.outputs}
         repeatable, repeated = True, ""
@@ -239,7 +239,9 @@ def _run(
                 if scratch.fill == "poison":
                     memory[scratch.name].view(np.uint16)[:] = POISON_BITS
             some = _repeated_ctas(plan, options.seed)
-            execute_plan(plan, compiled, cubin, module, memory, options, ctas=some, kept=kept)
+            execute_plan(
+                plan, compiled, cubin, module, memory, options, ctas=some, read_only=read_only
+            )
             if some is None:
                 repeatable = all(np.array_equal(first[n], memory[n]) for n in first)
             else:
@@ -248,11 +250,11 @@ def _run(
                     f"The second run, which must give the same bits, covered {len(some):,} of the "
                     f"{plan.passes[0].ctas:,} CTAs."
                 )
-    except KeptMemory:
+    except ReadOnlyWrite:
         raise
     except ExecutionTimeout as error:
         return RunResult(Status.TIMEOUT, str(error), compiled.log)
-    except NotFollowed as error:
+    except UnsupportedInstruction as error:
         return RunResult(Status.SKIPPED, str(error), compiled.log)
     except OutOfBounds as error:
         return RunResult(Status.OUT_OF_BOUNDS, str(error), compiled.log)
@@ -277,7 +279,7 @@ def _run(
         changed_inputs=tuple(
             name
             for name, tensor in plan.tensors_of(inputs).items()
-            if name not in _written(plan) | kept
+            if name not in _written(plan) | read_only
             and not np.array_equal(memory[name], _bytes_of(tensor))
         ),
         repeatable=repeatable,
@@ -338,14 +340,14 @@ def _unwritten(size: int) -> NDArray[np.uint8]:
 
 
 def memory_of(
-    plan: LaunchPlan, inputs: Inputs, kept: Set[str] = frozenset()
+    plan: LaunchPlan, inputs: Inputs, read_only: Set[str] = frozenset()
 ) -> dict[str, NDArray[np.uint8]]:
-    """Return the bytes of every buffer: inputs in `kept` without a copy, all others copied."""
+    """Return the bytes of every buffer: inputs in `read_only` without a copy, all others copied."""
     memory: dict[str, NDArray[np.uint8]] = {}
     tensors = plan.tensors_of(inputs)
     fills = {scratch.name: scratch.fill for scratch in plan.scratch}
     for name, size in plan.buffer_bytes.items():
-        if name in tensors and name in kept:
+        if name in tensors and name in read_only:
             memory[name] = _bytes_of(tensors[name])
         elif name in tensors:
             memory[name] = _aligned(size)
@@ -399,16 +401,16 @@ def execute_plan(
     hazards: list[Hazard] | None = None,
     watch: Watch | None = None,
     ctas: Sequence[int] | None = None,
-    kept: Set[str] = frozenset(),
+    read_only: Set[str] = frozenset(),
 ) -> None:
     """Execute all passes on memory given by name. Raises as `execution.execute`.
 
     Args:
         ctas: CTAs of the only pass to execute; None: all.
-        kept: names of buffers that must not be written to.
+        read_only: names of buffers that must not be written to.
     """
     buffers = [
-        GlobalBuffer(name, buffer_address(n), memory[name], name in kept)
+        GlobalBuffer(name, buffer_address(n), memory[name], name in read_only)
         for n, name in enumerate(plan.buffer_bytes)
     ]
     deadline = time.monotonic() + options.timeout_s

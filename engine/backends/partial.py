@@ -114,9 +114,9 @@ def choose_part(plan: LaunchPlan, probe: Probe, max_flops: float) -> PartOfLaunc
     rows = tuple(tiles[i] for i in chosen_tiles)
     ctas = tuple(m.select(q_slices, rows) for m in maps)
     for of_pass, launch in zip(maps, plan.passes, strict=True):
-        if not of_pass.select(q_slices[-1:], rows):
-            # Persistent CTAs process several tiles, and a probe sees only the first.
-            stay = launch.ctas == plan.config.get("num_ctas")
+        # Persistent CTAs process several tiles, and a probe sees only the first.
+        stay = launch.ctas == plan.config.get("num_ctas")
+        if stay or not of_pass.select(q_slices[-1:], rows):
             if stay or launch.ctas < problem.batch * problem.kv_heads:
                 raise PartialRunError(
                     f"the {launch.ctas} CTAs of {launch.entry} work on several heads each",
@@ -180,7 +180,7 @@ class _CtaMap:
 
     @classmethod
     def of(cls, launch: PassLaunch, problem: Problem, probe: Probe) -> _CtaMap:
-        look = _Look(launch, problem, probe)
+        look = _Prober(launch, problem, probe)
         if sum(launch.grid) <= MAX_PROBES and launch.ctas <= MAX_CTAS:
             of_axes = look.along_axes()
             if of_axes is not None:
@@ -221,7 +221,7 @@ class _CtaMap:
         return tuple(selected)
 
 
-class _Look:
+class _Prober:
     """Probes of one pass."""
 
     def __init__(self, launch: PassLaunch, problem: Problem, probe: Probe) -> None:

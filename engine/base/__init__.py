@@ -1,1 +1,1 @@
-"""Used by everything else: errors, files, journals, text, units, tables."""
+"""Modules that all others use: errors, files, journals, schema, tables, units."""

@@ -72,20 +72,21 @@ class Toolchain:
 
 
 def find_toolchain() -> Toolchain:
-    """`ATTUNE_CXX` when set, else g++, clang++, c++ or the `ziglang` package, in that order.
+    """Return the C++ compiler: `ATTUNE_CXX` if set, else the first of g++, clang++, c++ and the
+    `ziglang` package that runs.
 
     Raises:
-        ToolMissing: there is none; the sentence says how to get one.
+        ToolMissing: there is none; the message says how to get one.
     """
     if sys.platform == "win32":
         raise ToolMissing(
             "The CPU backend runs on Linux and macOS: on Windows, start Attune inside WSL 2."
         )
-    return _first_that_answers(os.environ.get("ATTUNE_CXX", ""), os.environ.get("PATH", ""))
+    return _first_working(os.environ.get("ATTUNE_CXX", ""), os.environ.get("PATH", ""))
 
 
 @functools.lru_cache(maxsize=16)
-def _first_that_answers(forced: str, search_path: str) -> Toolchain:
+def _first_working(forced: str, search_path: str) -> Toolchain:
     if forced:
         command = tuple(shlex.split(forced))
         if not command or (toolchain := _probe(command)) is None:
@@ -196,23 +197,24 @@ def run_compiler(
     first_error: Callable[[str], str] | None = None,
     low_priority: bool = False,
 ) -> None:
-    """Run the compiler so that it writes the file `output` of the folder.
+    """Run the compiler so that it writes the file `output` in `folder`.
 
     Args:
+        command: the compiler and its arguments, without `-o`.
         source: name in error messages.
-        first_error: the sentence for a log; the log's own first error where it is not given.
-        low_priority: whatever else runs goes first.
+        first_error: makes the error message from the compiler's log; None: the log's last line.
+        low_priority: run at low CPU priority.
 
     Raises:
-        CompileError: it fails, does not end, or does not write the file.
+        CompileError: the compiler fails, exceeds the time limit, or does not write the file.
     """
     log = bytearray()
 
     def keep_head(stream: IO[bytes]) -> None:
         while chunk := stream.read1(1 << 16):  # type: ignore[attr-defined]
-            log.extend(chunk[: MAX_COMPILER_LOG_BYTES - len(log)])  # the rest is dropped
+            log.extend(chunk[: MAX_COMPILER_LOG_BYTES - len(log)])  # the rest is discarded
 
-    # A group of its own, because a compiler driver's passes outlive the driver when it is killed.
+    # In its own process group, because child processes of a compiler survive it when it is killed.
     with subprocess.Popen(
         [*command, "-o", output],
         cwd=folder,
@@ -222,7 +224,7 @@ def run_compiler(
         process_group=0,
         env=os.environ | {"LC_ALL": "C"},
     ) as process:
-        if low_priority:  # of the passes that the driver starts, too
+        if low_priority:  # of the whole group
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PGRP, process.pid, _LOW_PRIORITY)
         reader = threading.Thread(target=keep_head, args=(process.stdout,), daemon=True)
@@ -253,7 +255,7 @@ def run_compiler(
 
 
 def last_line(source: str, log: str) -> str:
-    """Return the last line of a compiler's log, after the name of what was compiled."""
+    """Return the last line of a compiler's log, after the name of the source."""
     lines = log.strip().splitlines() or ["the compiler failed without a message"]
     return f"{source}: {lines[-1]}"
 
@@ -291,14 +293,18 @@ def find_or_build(
 ) -> tuple[Path, float]:
     """Return the file built under this name; build it if necessary.
 
-    Returns:
-        The file, and the seconds it took to build; 0.0 when it was found.
-
     Args:
-        name: without a suffix; everything that decides the result must be part of it.
-        build: makes the file in the folder that it is given, and returns its path.
-        alone: other processes wait for the build, as it takes longer than waiting. Without it, two
-            processes may both build the same thing.
+        name: without a suffix; must contain everything on which the result depends.
+        build: builds the file in the folder that it gets, and returns its path.
+        alone: only one process builds at a time, and the others wait for its file. Otherwise,
+            several processes may build the same file.
+        suffix: of the file.
+
+    Returns:
+        The file, and the seconds that it took to build; 0.0 if it was found.
+
+    Raises:
+        CompileError: the build fails, or its file cannot be written.
     """
     with _building(name), contextlib.ExitStack() as stack:
         if (built := find_built(name)) is not None:
@@ -311,7 +317,7 @@ def find_or_build(
         with tempfile.TemporaryDirectory(prefix="attune-build-") as scratch:
             library = build(Path(scratch)).read_bytes()
         stored = _store(cache_root() / "cpu", name, library, suffix)
-        # A cache that cannot be written costs the next process a build, not this one its result.
+        # If the cache is not writable, only this process uses the file; the next one builds again.
         path = stored or _store(_private_folder(), name, library, suffix)
         if path is None:
             raise CompileError(
@@ -326,7 +332,7 @@ def find_or_build(
 def find_built(name: str) -> Path | None:
     """Return the file that `find_or_build` has built under this name, or None."""
     folders = [cache_root() / "cpu"]
-    if _private_folder.cache_info().currsize:  # only made when the cache cannot be written
+    if _private_folder.cache_info().currsize:  # exists only if the cache is not writable
         folders.append(_private_folder())
     return next((path for folder in folders if (path := _find(folder, name)) is not None), None)
 
@@ -346,7 +352,8 @@ def _find(folder: Path, name: str) -> Path | None:
 
 @functools.lru_cache(maxsize=64)
 def _digest(path: Path, _inode: int, _size: int, _mtime_ns: int) -> str:
-    """SHA-256 of a library, read once as long as it is the same file: a run looks each time."""
+    """Return the SHA-256 of a library; cached while the file is unchanged, because every run checks
+    it."""
     return hashlib.sha256(files.read(path, _MAX_LIBRARY)).hexdigest()
 
 

@@ -30,12 +30,12 @@ class Status(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-# Statuses of a faulty execution; a log may say more.
+# Statuses of an execution with a detected error.
 FAULTS = frozenset({Status.LAUNCH_ERROR, Status.RACE, Status.OUT_OF_BOUNDS, Status.CRASHED})
 
 
 class AttuneError(Exception):
-    """Base of every expected failure. `code` names the sentence; empty if it has no code yet."""
+    """Base of all expected failures. `code` identifies the message; empty if it has no code yet."""
 
     def __init__(self, message: str = "", *, code: str = "") -> None:
         super().__init__(message)
@@ -52,15 +52,16 @@ class InvalidProblem(BadInput):
 
 
 class UnknownName(BadInput):
-    """A variant, device, backend or preset that is not in its list (the text names the nearest
-    ones), or a path that leads to no file."""
+    """An unknown variant, device, backend or preset (the message offers the nearest names), or a
+    path without a file."""
 
 
-_MOST_LISTED = 24
+_MAX_LISTED = 24
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
-    """Return the error for an unknown name, with the nearest names, else the list's first ones."""
+    """Return the error for an unknown name, which offers the nearest names, or else the first known
+    ones."""
     names = list(known)
     code = f"unknown_{kind.replace(' ', '_')}"
     if not names:
@@ -68,10 +69,10 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     near = get_close_matches(name.casefold(), {n.casefold(): n for n in names}, n=3, cutoff=0.5)
     by_folded = {n.casefold(): n for n in names}
     same = [n for n in names if _unpadded(n) == _unpadded(name)]  # v01 for v1
-    offered = same or [by_folded[n] for n in near] or names[:_MOST_LISTED]
+    offered = same or [by_folded[n] for n in near] or names[:_MAX_LISTED]
     listing = ", ".join(offered)
-    if not near and len(names) > _MOST_LISTED:
-        listing += f" and {len(names) - _MOST_LISTED} more"
+    if not near and len(names) > _MAX_LISTED:
+        listing += f" and {len(names) - _MAX_LISTED} more"
     remedy = f"did you mean {listing}?" if near else f"known are {listing}."
     return UnknownName(f"There is no {kind} called {name!r}: {remedy}", code=code)
 
@@ -132,8 +133,7 @@ class StoreError(AttuneError):
 
 
 class InvalidStore(StoreError, BadInput):
-    """A setting names a place that cannot hold sessions or tuned configs, or that holds something
-    else."""
+    """A setting names a folder or file that cannot be used for sessions or tuned configs."""
 
 
 class ClusterError(AttuneError):

@@ -1,8 +1,8 @@
 """Files on disk: atomic writes, locks, the data folder, cache entries and journals.
 
-A file is written under a temporary name in its own folder, made durable and renamed. A kill at any
-moment, a full disk or a second process leaves the old state or the whole new file. Failures come up
-as OSError; `as_sentence` turns them into one.
+A file is written under a temporary name in its own folder, flushed to disk and renamed. After a
+kill, with a full disk or with a second process, there is either the old or the whole new file.
+Failures raise OSError, which `as_sentence` converts to an error with a readable message.
 
 The cache has reproducible data: compiled kernels, host libraries, simulated times. An entry is one
 file: a line of JSON (SHA-256 and size of the rest), then the payload. A damaged entry counts as
@@ -51,10 +51,12 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 @contextlib.contextmanager
 def as_sentence(what: str, remedy: str = "", *, named: bool = False) -> Iterator[None]:
-    """Convert an OSError to a StoreError: `what (No space left on device): remedy.`
+    """Convert an OSError to a StoreError with the message `what (No space left on device): remedy.`
 
     Args:
-        named: the user named the file: return UnknownName, unless the disk is the cause.
+        what: the failure, as the beginning of a sentence.
+        remedy: what the user can do.
+        named: the user named the file: raise UnknownName, unless the disk is the cause.
     """
     try:
         yield
@@ -84,7 +86,7 @@ def read(path: Path, most: int) -> bytes:
 
 def open_regular(path: Path) -> IO[bytes]:
     """Open a regular file for reading. Raises as `read`."""
-    # Without O_NONBLOCK the opening of a pipe would wait for a writer.
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     file = os.fdopen(fd, "rb")
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -99,7 +101,7 @@ def write(path: Path, data: bytes, *, durable: bool = True) -> None:
     Args:
         durable: wait for the disk. Not needed for reproducible data.
     """
-    path = Path(os.path.realpath(path))  # a link stays one
+    path = Path(os.path.realpath(path))  # write to the target of a link
     if path.exists() and not path.is_file():  # such as /dev/stdout
         path.write_bytes(data)
         return
@@ -113,7 +115,7 @@ def write_with(path: Path, fill: Callable[[IO[bytes]], object], *, durable: bool
 
 
 def create(path: Path, data: bytes) -> None:
-    """Write a new file. FileExistsError, and nothing changed, when there is one."""
+    """Write a new file. Raises FileExistsError, without changes, if it exists."""
     with _temporary(path.parent, lambda file: file.write(data), True) as temporary:
         move(temporary, path)
     sync_folder(path.parent)
@@ -121,7 +123,7 @@ def create(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _temporary(folder: Path, fill: Callable[[IO[bytes]], object], durable: bool) -> Iterator[Path]:
-    """A temporary file that the caller renames; deleted when that fails."""
+    """Yield a temporary file that the caller renames; delete it on failure."""
     temporary = folder / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -183,16 +185,16 @@ def remove_leftovers(folder: Path) -> None:
 def lock(path: Path) -> FileLock:
     """Return the lock on `path` as a context manager, which waits for other processes.
 
-    The file is created when there is none, its content is left alone, and the system gives the lock
-    back when the process dies.
+    The file is created if missing, and its content does not change. The system releases the lock if
+    the process dies.
 
     Raises:
         OSError: it cannot be created or written.
     """
     from filelock import FileLock
 
-    # A FileLock takes a file that cannot be created in an existing folder, as in /proc, for one
-    # that another process holds.
+    # FileLock treats a file that cannot be created in an existing folder, as in /proc, like one
+    # that another process has locked, and would wait.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o600))
     return FileLock(path, mode=0o600, thread_local=False, fallback_to_soft=False)
 
@@ -215,7 +217,7 @@ def try_lock(path: Path) -> FileLock | None:
 
 def is_locked(path: Path) -> bool:
     """True if a process holds the lock on an existing file."""
-    # A shared lock, so that two processes that probe do not block each other.
+    # A shared lock, so that several processes can test at the same time.
     fd = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -240,7 +242,7 @@ def platform_folder(kind: Literal["data", "cache"]) -> Path:
     """Return the platform's folder for the user's data, or for caches."""
     try:
         import platformdirs
-    except ImportError:  # a machine that only measures may lack it
+    except ImportError:  # may be missing on a machine that only measures
         return Path.home() / {"data": ".local/share", "cache": ".cache"}[kind] / "attune"
     path_of = {"data": platformdirs.user_data_path, "cache": platformdirs.user_cache_path}[kind]
     return path_of("attune", appauthor=False)
@@ -297,13 +299,14 @@ def cache_root() -> Path:
 
 
 def check_root() -> str:
-    """Check that the cache folder is writable. Without it, each build takes a minute again.
+    """Check that the cache folder is writable. Otherwise every build is repeated, which takes a
+    minute.
 
     Returns:
-        What is wrong with it; empty if nothing. It may still have entries.
+        What is wrong with it, as a sentence; empty if nothing. It may still have entries.
 
     Raises:
-        InvalidProblem: `ATTUNE_CACHE_DIR` names a folder that is not there and cannot be made.
+        InvalidProblem: `ATTUNE_CACHE_DIR` names a folder that does not exist and cannot be created.
     """
     root, chosen = cache_root(), os.environ.get("ATTUNE_CACHE_DIR")
     folder = f"ATTUNE_CACHE_DIR names {root}, which" if chosen else f"The cache folder {root}"
@@ -348,7 +351,7 @@ def is_private(path: Path) -> bool:
 
 
 def make_private(folder: Path) -> bool:
-    """Create a folder that only this user writes; an own one is closed to others.
+    """Create a folder that only this user can write; restrict the permissions of an existing one.
 
     Returns:
         False if it belongs to another user.
@@ -359,7 +362,7 @@ def make_private(folder: Path) -> bool:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     status = folder.stat()
     if status.st_uid == os.geteuid() and status.st_mode & 0o022:
-        folder.chmod(status.st_mode & 0o755)  # as a umask of 002 made it
+        folder.chmod(status.st_mode & 0o755)  # with a umask of 002, the group can write it
     return is_private(folder)
 
 
@@ -382,13 +385,13 @@ def _header(payload: bytes) -> bytes:
 # Journals: append-only files of JSON lines with the events of jobs, sweeps and sessions.
 #
 # Every event is one `os.write` to a file opened with O_APPEND, so events of several processes
-# never interleave. It begins and ends with a newline: one that a crash or a full disk cut off then
-# damages nothing but itself. A reader parses up to the last newline only and passes over damaged
-# lines.
+# never interleave. It begins and ends with a newline, so an event that a crash or a full disk
+# truncated does not affect the next one. A reader parses up to the last newline and skips
+# damaged lines.
 
 # The remedy for a journal in the cache folder that cannot be written.
 CACHE_REMEDY = "free some disk space or point ATTUNE_CACHE_DIR at a folder that can be written"
-_MAX_READ = 1 << 30  # of one call; the next one goes on
+_MAX_READ = 1 << 30  # bytes read by one call; the next call continues
 
 
 def append_event(path: Path, event: Mapping[str, Any], remedy: str = CACHE_REMEDY) -> None:
@@ -413,11 +416,10 @@ def append_event(path: Path, event: Mapping[str, Any], remedy: str = CACHE_REMED
 def read_events(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     """Return the complete events after byte `offset`, and the next offset.
 
-    Lines that are no JSON object (empty, cut off by a full disk, nested too deeply) are passed
-    over.
+    Lines that are not a JSON object (empty, truncated, nested too deeply) are skipped.
 
     Raises:
-        StoreError: it is no regular file, or cannot be read.
+        StoreError: it is not a regular file, or cannot be read.
     """
     lines, end = read_lines(path, offset)
     with collector_paused():
@@ -443,7 +445,8 @@ def read_lines(path: Path, offset: int) -> tuple[list[bytes], int]:
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: it takes three times as long as parsing, and finds no cycles."""
+    """Pause the garbage collector, which takes three times as long as parsing and finds no
+    cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -463,11 +466,12 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
 
 
 def make_cupy_folder() -> None:
-    """Call before importing CuPy, so that an unwritable home does not end a run."""
+    """Make CuPy use a writable folder. Call it before importing CuPy, which fails with an
+    unwritable home."""
     folder = Path(os.environ.get("CUPY_CACHE_DIR", "~/.cupy/kernel_cache"))
     try:
         folder.expanduser().mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # there may be no home at all
+    except (OSError, RuntimeError):  # there may be no home directory
         scratch = tempfile.mkdtemp(prefix="attune-cupy-")
         os.environ["CUPY_CACHE_DIR"] = scratch
         atexit.register(shutil.rmtree, scratch, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Launch arguments: as in the plan, and encoded as bytes for the kernel.
+"""Launch arguments, as in the plan and as bytes for the kernel.
 
-Both backends encode arguments here, so that a kernel sees the same bytes on either, except for
-tensor maps, whose bytes on a GPU only the driver knows.
+Both backends encode arguments here, so that a kernel gets the same bytes on either. Only tensor
+maps differ, because their format on a GPU is not public.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import prod
 from typing import Final, Literal, TypeAlias
 
 ScalarType: TypeAlias = Literal["int32", "uint32", "int64", "uint64", "bool", "float32", "float64"]
-# The format of each type in `struct`, which is NumPy's character for it too.
+# Format character of each type, for both `struct` and NumPy.
 FORMATS: Final[Mapping[ScalarType, str]] = {
     "int32": "i",
     "uint32": "I",
@@ -27,7 +27,7 @@ FORMATS: Final[Mapping[ScalarType, str]] = {
 MAX_BOX: Final = 256  # elements along a dimension
 TMA_ALIGNMENT: Final = 16  # bytes, of strides and of a box's rows
 SWIZZLE_CODES: Final[Mapping[int, int]] = {0: 0, 32: 1, 64: 2, 128: 3}
-_TENSOR_MAP_BYTES: Final = 128  # of a CUtensorMap, which is aligned to 64
+_TENSOR_MAP_BYTES: Final = 128  # size of a CUtensorMap, whose alignment is 64
 _TENSOR_MAP_MAGIC: Final = 0x434F48544D41
 
 # Kind of the kernel's parameter: pointer, integer, floating-point number or structure.
@@ -36,7 +36,7 @@ ParameterKind: TypeAlias = Literal["p", "i", "f", "s"]
 
 @dataclass(frozen=True, slots=True)
 class TensorArg:
-    """A pointer: `q`, `k`, `v`, `out`, `lse` or a scratch buffer's name."""
+    """A pointer to `q`, `k`, `v`, `out`, `lse` or a scratch buffer, by name."""
 
     name: str
 
@@ -57,7 +57,7 @@ class ScalarArg:
 
 @dataclass(frozen=True, slots=True)
 class StructArg:
-    """A structure by value."""
+    """A structure passed by value."""
 
     name: str
     fields: tuple[Argument, ...]
@@ -65,7 +65,7 @@ class StructArg:
 
 @dataclass(frozen=True, slots=True)
 class TensorMapArg:
-    """A TMA tensor map by value (`const __grid_constant__`), innermost dimension first."""
+    """A TMA tensor map passed by value (`const __grid_constant__`), innermost dimension first."""
 
     name: str
     buffer: str
@@ -77,8 +77,8 @@ class TensorMapArg:
 
     @property
     def mistake(self) -> str | None:
-        """Return why `cuTensorMapEncodeTiled` would refuse it, as the end of a sentence, or
-        None."""
+        """Return why `cuTensorMapEncodeTiled` would reject it, as the end of a sentence; None if it
+        would not."""
         row_bytes = self.box[0] * self.element_bytes
         if self.swizzle_bytes not in SWIZZLE_CODES:
             known = ", ".join(map(str, SWIZZLE_CODES))
@@ -105,7 +105,7 @@ Argument: TypeAlias = TensorArg | NullArg | ScalarArg | StructArg | TensorMapArg
 
 @dataclass(frozen=True, slots=True)
 class EncodedArgument:
-    """An argument's bytes, little-endian, with zeros where addresses belong."""
+    """An argument's bytes, little-endian, with zeros in place of addresses."""
 
     kind: ParameterKind
     data: bytes
@@ -120,7 +120,7 @@ class EncodedArgument:
 
 
 def encode_argument(argument: Argument) -> EncodedArgument:
-    """Return the bytes of one argument, with a structure's fields aligned as in C++."""
+    """Return the bytes of one argument; fields of a structure are aligned as in C++."""
     if isinstance(argument, TensorArg | NullArg):
         pointers = ((0, argument.name),) if isinstance(argument, TensorArg) else ()
         return EncodedArgument("p", bytes(8), pointers, 8)
@@ -136,7 +136,7 @@ def encode_argument(argument: Argument) -> EncodedArgument:
 
 
 def _encode_tensor_map(argument: TensorMapArg) -> EncodedArgument:
-    """In the CPU runtime's own form, `TensorMapOnHost` of its native/hopper.h."""
+    """Encode in the CPU runtime's own format, `TensorMapOnHost` of its native/hopper.h."""
     rank = len(argument.dims)
     padding = [0] * (5 - rank)
     data = struct.pack(
@@ -171,7 +171,7 @@ def _encode_structure(argument: StructArg) -> EncodedArgument:
 
 
 def describe_type(argument: Argument) -> str:
-    """The argument's type, for sentences."""
+    """Return the argument's type, for messages."""
     if isinstance(argument, ScalarArg):
         return argument.ctype
     if isinstance(argument, TensorMapArg):

@@ -1,4 +1,4 @@
-"""Host memory: what is free, on the machine or in the container, and a cache of bounded size."""
+"""Host memory: bytes available on the machine or in the container, and a cache of bounded size."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-_MOST_FROM_HEAP, _MOST_KEPT = 32 << 20, 128 << 20  # bytes; the first is the most that glibc takes
+_MAX_HEAP_ARRAY, _MAX_KEPT = 32 << 20, 128 << 20  # bytes; the first is the most that glibc takes
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed memory for reuse, for arrays up to 32 MiB and 128 MiB in total.
+    """Let glibc keep freed memory for reuse: arrays up to 32 MiB, 128 MiB in total.
 
-    It gives them back to the system otherwise, which fills each page with zeros before it is used
-    again: a third of the processor time of arithmetic on arrays of a few MiB. Elsewhere nothing
-    happens.
+    By default it returns such memory to the system, which clears each page before it is used again.
+    That takes a third of the processor time of arithmetic on arrays of a few MiB. Does nothing
+    without glibc.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return
-    mallopt(_M_MMAP_THRESHOLD, _MOST_FROM_HEAP)
-    mallopt(_M_TRIM_THRESHOLD, _MOST_KEPT)
+    mallopt(_M_MMAP_THRESHOLD, _MAX_HEAP_ARRAY)
+    mallopt(_M_TRIM_THRESHOLD, _MAX_KEPT)
 
 
 def available_host_memory(
     proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Return the bytes that can be allocated without swapping, or None if unknown.
+    """Return the bytes that can be allocated without swapping; None if unknown.
 
-    The kernel's MemAvailable and the limits of the control group (containers), whichever is less.
+    This is the smaller of the kernel's MemAvailable and the limits of the control group
+    (container).
 
     Args:
-        proc, cgroups: where Linux tells them.
+        proc, cgroups: folders of Linux with these figures.
     """
     found = (_mem_available(proc), _cgroup_v2(proc, cgroups), _cgroup_v1(proc, cgroups))
     limits = [x for x in found if x is not None]
@@ -70,7 +71,7 @@ def _cgroup_v1(proc: Path, cgroups: Path) -> int | None:
 
 
 def _own_group(proc: Path, controller: str) -> str | None:
-    """The process's group of a v1 controller, or of v2 with an empty name."""
+    """Return the process's group of a v1 controller, or of v2 with an empty name."""
     for line in _read(proc / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
@@ -81,8 +82,8 @@ def _own_group(proc: Path, controller: str) -> str | None:
 def _least_free(root: Path, group: str, limit: str, usage: str, cache: str) -> int | None:
     """Return the tightest limit from the process's group up to the root.
 
-    Inside a container the group's path may not exist below the mounted root; then the root itself
-    is the container's group.
+    In a container, the group's path may not exist below the mounted root; the root is then the
+    container's group.
     """
     least: int | None = None
     folders = [root / group, *(root / group).parents]
@@ -132,6 +133,6 @@ class Newest(dict[Key, Value], Generic[Key, Value]):
 
     def __setitem__(self, key: Key, value: Value) -> None:
         while key not in self and len(self) >= self._most:
-            with suppress(StopIteration, RuntimeError):  # another thread was quicker
+            with suppress(StopIteration, RuntimeError):  # another thread removed it first
                 self.pop(next(iter(self)), None)
         super().__setitem__(key, value)

@@ -1,7 +1,8 @@
-"""The schema of stored dataclasses: annotations for bounds and text formats, and the base class.
+"""Schema of stored dataclasses: annotations for bounds and text formats, the base class,
+conversion.
 
 The dataclasses are their own schema: pydantic reads their annotations when something is first
-encoded or decoded (`engine.base.schema`). Importing this does not import pydantic.
+encoded or decoded. Importing this module does not import pydantic.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ MAX_COUNT = 2**63 - 1
 
 
 class NanAsNull:
-    """Annotation: NaN is null in a file. Infinity is, too, and comes back as NaN."""
+    """Annotation of a float that may be NaN: NaN and infinity are null in a file, and null is read
+    as NaN."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         from pydantic_core import core_schema
@@ -56,13 +58,13 @@ ThreadsPerCta: TypeAlias = Annotated[int, Ge(0), Le(1024)]
 RegistersPerThread: TypeAlias = Annotated[int, Ge(0), Le(255)]
 
 
-# Text as a snapshot may hold it: bounded, and with nothing in it that acts on a reader's screen.
+# Text in snapshots: bounded, and without characters that control a reader's screen.
 #
-# Control characters (terminal escapes) and bidirectional overrides (source that reads differently
-# from what it compiles to) are refused on reading and taken out on writing; in sources, which a
-# person agrees to run, all that would not show (`kernels.characters`). HTML and Markdown are
-# ordinary characters here; whoever shows a text escapes it, and the command line writes out what
-# would not show.
+# Control characters (terminal escapes) and bidirectional overrides (which make a source look
+# different from what is compiled) are rejected on reading and removed on writing; in sources, which
+# a user agrees to run, all invisible characters are (`kernels.characters`). HTML and Markdown are
+# ordinary text here: code that displays a text escapes it, and the command line shows invisible
+# characters as codes.
 
 _FORBIDDEN_IN_LINES = f"\\x00-\\x08\\x0b\\x0e-\\x1f\\x7f-\\x9f\u2028\u2029{BIDIRECTIONAL}"
 _FORBIDDEN_IN_LINE = f"\\x00-\\x1f\\x7f-\\x9f\u2028\u2029{BIDIRECTIONAL}"
@@ -72,7 +74,7 @@ MAX_SENTENCE = 2_000
 MAX_NOTES = 100_000
 
 _SURROGATES = "\ud800-\udfff"
-# Form feeds and lone carriage returns are read in old files and no longer written.
+# Old files may have form feeds and lone carriage returns; they are no longer written.
 _IN_LINES = re.compile(f"[{_FORBIDDEN_IN_LINES}\\x0c{_SURROGATES}]|\r(?!\n)")
 _IN_LINE = re.compile(f"[{_FORBIDDEN_IN_LINE}{_SURROGATES}]+")
 
@@ -96,12 +98,12 @@ def clean_lines(text: str, limit: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Annotation: the form of a text in a file, and what makes any text fit it on writing."""
+    """Annotation of a str: its form in a file, and how any text is converted to it on writing."""
 
     pattern: str
     max_length: int | None = None
     clean: Callable[[str], str] | None = None
-    check: Callable[[str], object] | None = None  # ValueError where the form alone does not tell
+    check: Callable[[str], object] | None = None  # raises ValueError for an invalid value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         from pydantic_core import core_schema
@@ -129,7 +131,7 @@ def _lines(limit: int) -> Text:
 
 def _real_date(text: str) -> None:
     if text:
-        datetime.fromisoformat(text)  # refuses 31 February
+        datetime.fromisoformat(text)  # rejects 31 February
 
 
 _LINE_PATTERN = f"[^{_FORBIDDEN_IN_LINE}]"
@@ -151,7 +153,7 @@ TimeOrEmpty: TypeAlias = Annotated[str, Text(f"^({_UTC})?$", check=_real_date)]
 
 
 class FieldError(ValueError):
-    """A field of a file does not agree with the others; `place` is where, within the noun."""
+    """A field of a file contradicts other fields. `place` is its path within the object."""
 
     def __init__(self, message: str, *place: str | int) -> None:
         super().__init__(message)
@@ -159,9 +161,9 @@ class FieldError(ValueError):
 
 
 class Stored:
-    """Base of the dataclasses that files hold: no unknown fields, no conversions, finite numbers.
+    """Base of stored dataclasses: no unknown fields, no type conversions, only finite numbers.
 
-    JSON has objects, lists and texts where the nouns have dataclasses, tuples and enums.
+    In JSON, dataclasses are objects, tuples are lists and enums are texts.
     """
 
     __slots__ = ()
@@ -183,7 +185,7 @@ class Stored:
     removed: ClassVar[tuple[str, ...]] = ()
 
     def _check_file(self, raw: Mapping[str, Any]) -> None:
-        """FieldError where the form in which a file gives the fields is not the one form."""
+        """Raise FieldError if the fields in a file are not in their only valid form."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
@@ -191,7 +193,7 @@ class Stored:
 
         schema = handler(source)
         stored: Any = handler.resolve_ref_schema(schema)
-        stored["strict"] = False  # takes an object, and not only an instance
+        stored["strict"] = False  # accept a JSON object, not only an instance
         for field in stored["schema"]["fields"]:
             if field["name"] in cls.always_written and field["schema"]["type"] == "default":
                 field["schema"] = field["schema"]["schema"]
@@ -229,7 +231,7 @@ class Stored:
                     del fields[name]
             return fields
 
-        # In place of what the name of the class stands for, wherever it is used.
+        # Replace the schema that the class's name refers to, in all places that use it.
         fields = dict(stored)
         wrapper = core_schema.no_info_wrap_validator_function(
             read,
@@ -266,8 +268,8 @@ def _accept_json(schema: Any, resolve: Callable[[Any], Any]) -> None:
 
 # Validation errors as one sentence: file, place, and what is wrong.
 #
-# Nothing of the file's own text is repeated, apart from field names that look like names: the
-# sentence is safe wherever it is shown.
+# Sentences quote no text of the file except field names that are plain identifiers, so they can be
+# shown anywhere.
 
 
 _SAFE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -306,17 +308,18 @@ _PHRASES = {
 
 
 def file_label(name: str) -> str:
-    """A file's name as a sentence may show it: its last part, without characters that act."""
+    """Return a file's name for messages: its last part, without unsafe characters."""
     last = re.split(r"[\\/]", name)[-1]
     label = _UNSAFE_IN_FILE_NAME.sub("_", last).strip(" .")
     return label[:80] or "the file"
 
 
 def first_problem(error: ValidationError, at: str = "") -> tuple[str, str]:
-    """Return what is wrong first, `evaluations[3].latency.median_us must be a number`, and
-    pydantic's name for that kind of error, `float_type`.
+    """Return a sentence part on the first error, `evaluations[3].latency.median_us must be a
+    number`, and pydantic's name for that kind of error, `float_type`.
 
-    `at` is the place of the validated value within the file; empty for all of it.
+    Args:
+        at: path of the validated value within the file; empty for all of it.
     """
     first = error.errors(include_url=False, include_input=False)[0]
     loc = (at, *first["loc"]) if at else first["loc"]
@@ -325,7 +328,7 @@ def first_problem(error: ValidationError, at: str = "") -> tuple[str, str]:
 
 
 def place_of(loc: tuple[int | str, ...]) -> str:
-    """A JSON path from pydantic's location; unreadable names become `?`."""
+    """Return a JSON path from pydantic's location; names that are not identifiers become `?`."""
     path = ""
     for part in loc:
         if isinstance(part, int):
@@ -354,18 +357,18 @@ def _phrase(kind: str, ctx: dict[str, Any]) -> str:
 T = TypeVar("T")
 
 
-# The context with which pydantic writes what follows from the fields, too.
+# The context in which pydantic writes derived properties, too.
 WITH_DERIVED = {"derived": True}
 
 
 def encode(noun: Stored, *, derived: bool = False) -> dict[str, Any]:
     """Return the JSON object of a dataclass.
 
-    Figures that are not finite are null; texts lose control characters and are cut where they are
-    longer than a file may hold.
+    Figures that are not finite are null; texts lose control characters and are shortened to the
+    length limit of files.
 
     Args:
-        derived: with what follows from the fields (`Stored.derived`), for output; files lack it.
+        derived: include derived properties (`Stored.derived`), for output; files do not have them.
     """
     from pydantic_core import from_json
 
@@ -374,15 +377,15 @@ def encode(noun: Stored, *, derived: bool = False) -> dict[str, Any]:
 
 
 def decode(kind: type[T], raw: Any, *, name: str = "The data", at: str = "") -> T:
-    """Return the inverse of `encode`, from parsed, unchecked JSON.
+    """Return the dataclass from parsed, unchecked JSON; the inverse of `encode`.
 
     Args:
-        name: what the sentence of an error begins with, such as the file.
-        at: the place of `raw` within it.
+        name: beginning of an error's sentence, such as the file.
+        at: path of `raw` within the file.
 
     Raises:
-        SnapshotError: one sentence with the place of the first thing that is wrong; its code is
-            pydantic's name for that kind of error.
+        SnapshotError: one sentence with the path of the first error; its code is pydantic's name
+            for that kind of error.
     """
     from pydantic import ValidationError
 

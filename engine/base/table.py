@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 NONE = "–"  # an unknown or missing value
 
-# A number with few words after it: "1,024", "12.5 µs", "2× over flash". Not a date, not a hash, and
-# no sentence that begins with a number.
+# A number and at most a few words: "1,024", "12.5 µs", "2× over flash". Not a date, a hash, or a
+# sentence that begins with a number.
 _FIGURE = re.compile(r"–$|[-+−]?\d[\d,.]*(e[-+]?\d+)?(?![\w.:-]).{0,24}$")
 
-# Rows that `print` shows of a result.
+# Maximum rows of a result that `print` shows.
 _SHOWN_ROWS = 25
 _LONGEST_CELL = 64
 
-# Text that a spreadsheet takes for a formula, in half or full width, with or without leading
-# blanks.
+# Text that a spreadsheet interprets as a formula, with half- or full-width characters, with or
+# without leading blanks.
 _FORMULA = re.compile(r"[\s\u200b\ufeff]*[=+\-@＝＋－＠]")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Values under column names. None is written as a dash, a float with four digits."""
+    """Rows of values under column names. None is shown as a dash, a float with four digits."""
 
     title: str
     columns: tuple[str, ...]
@@ -48,7 +48,8 @@ class Table:
 
     @classmethod
     def of(cls, title: str, records: Iterable[Mapping[str, object]], remark: str = "") -> Self:
-        """A table of records that all have the same fields. No record: no columns."""
+        """Return a table of records that all have the same fields; without records, it has no
+        columns."""
         rows = list(records)
         columns = tuple(rows[0]) if rows else ()
         return cls(title, columns, tuple(tuple(row.values()) for row in rows), remark)
@@ -60,7 +61,7 @@ class Table:
 
     @property
     def text_columns(self) -> tuple[tuple[str, ...], ...]:
-        """The columns as they are written, without their names."""
+        """Return the columns as text, without their names."""
         return tuple(tuple(map(cell_text, column)) for column in zip(*self.rows, strict=True))
 
     @property
@@ -71,11 +72,11 @@ class Table:
         return tuple(map(is_numeric, self.text_columns))
 
     def frame(self, *, dashes: bool = True) -> pd.DataFrame:
-        """Return a DataFrame: numbers stay numbers, but a column with a dash is text.
+        """Return a DataFrame. Numbers stay numbers, but a column with a dash is text.
 
         Args:
-            dashes: write None as a dash. Without, its cell is empty and a column of numbers stays
-                one, which can be sorted.
+            dashes: show None as a dash. If False, its cell is empty and a column of numbers stays
+                numeric, so that it can be sorted.
         """
         import pandas as pd
 
@@ -105,7 +106,7 @@ def as_text(table: Table, longest_cell: int | None = None) -> str:
     """Return the table as text with its title and right-aligned figures; lines are not wrapped.
 
     Args:
-        longest_cell: characters that a cell is cut to, with an ellipsis; None: none is cut.
+        longest_cell: maximum characters of a cell, with an ellipsis if shortened; None: no limit.
     """
     columns = []
     for name, texts in zip(table.columns, table.text_columns, strict=True):
@@ -126,14 +127,15 @@ def _escaped(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Values by name, each (value, low end, high end); all three are equal without an interval."""
+    """Data of a bar chart: (value, low end, high end) by name; all three are equal without an
+    interval."""
 
     title: str
     unit: str  # of the axis, with the values' origin: "µs, predicted"
     values: Mapping[str, tuple[float, float, float]]
 
     def figure(self) -> Figure:
-        """As a Plotly figure, the first value at the top."""
+        """Return a Plotly figure, with the first value at the top."""
         from plotly.graph_objects import Figure
 
         figure = Figure()
@@ -154,12 +156,12 @@ class Bars:
 
 
 class Tabular:
-    """A result that displays as tables, also in notebooks, and can be saved."""
+    """Base of results that are displayed as tables, also in notebooks, and can be saved."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """`brief`, its first rows alone where it is long."""
+        """Return `brief`, shortened to its first rows."""
         table = self.brief()
         if not table.rows:
             return f"{table.title} {table.remark}".strip()
@@ -169,27 +171,27 @@ class Tabular:
         return "\n".join([*lines, table.remark] if table.remark else lines)
 
     def brief(self) -> Table:
-        """What `print` shows of it."""
+        """Return what `print` shows."""
         return next(iter(self.tables()), Table(type(self).__name__, (), (), "Nothing in it."))
 
     def tables(self) -> tuple[Table, ...]:
-        """The result as tables, the most important first."""
+        """Return the result as tables, the most important first."""
         raise NotImplementedError
 
     def to_frame(self) -> pd.DataFrame:
-        """The figures as a DataFrame of numbers."""
+        """Return the figures as a numeric DataFrame."""
         return self.tables()[0].frame()
 
     def bars(self) -> Bars:
-        """What `plot` shows."""
+        """Return the data that `plot` shows."""
         raise NotImplementedError
 
     def plot(self) -> Figure:
-        """The result's figures as bars with intervals: a Plotly figure, which notebooks show."""
+        """Return a Plotly figure of the result as bars with intervals."""
         return self.bars().figure()
 
     def to_markdown(self) -> str:
-        """The tables in Markdown, with their titles and remarks."""
+        """Return the tables in Markdown, with their titles and remarks."""
         parts = (f"**{t.title}**\n\n{as_markdown(t)}\n\n{t.remark}" for t in self.tables())
         return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
@@ -200,7 +202,7 @@ class Tabular:
         """Write `to_frame` as `.csv`, `.parquet` or `.json`, or the tables as `.md`.
 
         Raises:
-            InvalidProblem: another ending.
+            InvalidProblem: another file extension.
             ToolMissing: Parquet without PyArrow.
             UnknownName, StoreError: the file cannot be written.
         """
@@ -249,7 +251,7 @@ def is_numeric(column: Iterable[str]) -> bool:
 
 
 def as_markdown(table: Table) -> str:
-    """The table in Markdown, figures set right; no newline at the end."""
+    """Return the table in Markdown, with right-aligned figures and no newline at the end."""
     rules = ["---:" if numeric else "---" for numeric in table.numeric]
     lines = [table.columns, rules, *table.texts]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -264,7 +266,7 @@ def csv_text(frame: pd.DataFrame) -> str:
 def _no_formula(value: object) -> object:
     if not isinstance(value, str):
         return value
-    text = value.replace("\r", " ")  # unquoted, it would begin a new row
+    text = value.replace("\r", " ")  # an unquoted one would begin a new row
     return f"'{text}" if text[:1] == "\t" or _FORMULA.match(text) else text
 
 
@@ -273,7 +275,8 @@ def _no_formula(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class CsvTable:
-    """The header, and the rows behind it as they are read. Cells have no white space around."""
+    """The header and rows of a CSV text. Rows are parsed one by one; cells are stripped of white
+    space."""
 
     header_line: int  # 0: there is no header
     columns: tuple[str, ...]
@@ -281,14 +284,14 @@ class CsvTable:
 
 
 def read_csv(text: str, name: str) -> CsvTable:
-    """A table from CSV text. Lines that start with # and rows without any text are left out.
+    """Parse CSV text. Lines that start with # and rows without text are skipped.
 
     Args:
-        name: what to call the text in complaints.
+        name: name of the text in error messages.
 
     Raises:
-        InvalidProblem: not valid CSV, two columns of one name, or (while the rows are read) a row
-            that has more or fewer cells than the header.
+        InvalidProblem: invalid CSV, two columns with the same name, or (while rows are read) a row
+            with more or fewer cells than the header.
     """
     lines = _lines(text.removeprefix("\ufeff"), name)
     header_line, columns = next(lines, (0, ()))
@@ -317,7 +320,8 @@ def _rows(
 
 
 def _lines(text: str, name: str) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """(line, cells) of what is neither empty nor a comment. A quoted cell may span lines."""
+    """Yield (line, cells) of rows that are neither empty nor comments. A quoted cell may span
+    lines."""
     source = io.StringIO(text, newline="")
     number = 0
     for line in source:

@@ -11,10 +11,10 @@ _COUNT_UNITS = (("", 1), (" thousand", 10**3), (" million", 10**6), (" billion",
 
 
 def format_bytes(size_bytes: int) -> str:
-    """Bytes in binary units, three digits: `0 B`, `1,000 B`, `40 KiB`, `1.5 GiB`."""
+    """Return bytes in binary units with three digits: `0 B`, `1,000 B`, `40 KiB`, `1.5 GiB`."""
     size, unit = float(size_bytes), _BYTE_UNITS[0]
     for larger in _BYTE_UNITS[1:]:
-        # 1,023.6 KiB would be shown as 1,024 KiB: the next unit starts where rounding reaches it.
+        # 1,023.6 KiB would be rounded to 1,024 KiB, so it is shown in the next unit.
         if abs(size) < 1023.5:
             break
         size, unit = size / 1024, larger
@@ -22,19 +22,20 @@ def format_bytes(size_bytes: int) -> str:
 
 
 def time_unit(time_us: float) -> tuple[str, float]:
-    """The unit in which a time given in microseconds is read, and how many µs it is."""
+    """Return the unit in which a time in µs is displayed, and the unit's length in µs."""
     large_enough = ((unit, us) for unit, us in _TIME_UNITS if abs(time_us) >= 0.9995 * us)
     return next(large_enough, _TIME_UNITS[-1])
 
 
 def format_us(time_us: float) -> str:
-    """A time given in microseconds, three digits: `0.85 µs`, `12.3 µs`, `1.07 ms`, `2.5 s`."""
+    """Return a time in µs with three digits and its unit: `0.85 µs`, `12.3 µs`, `1.07 ms`, `2.5
+    s`."""
     unit, scale = time_unit(time_us)
     return f"{_short(time_us / scale)} {unit}"
 
 
 def format_count(count: float) -> str:
-    """A number of things: whole up to 99,999 (`12,345`), then in words (`1.23 million`)."""
+    """Return a count: all digits up to 99,999 (`12,345`), then rounded (`1.23 million`)."""
     if abs(count) < 100_000:
         return f"{count:,.0f}"
     word, scale = next(
@@ -44,7 +45,8 @@ def format_count(count: float) -> str:
 
 
 def format_usd(dollars: float) -> str:
-    """Dollars, three digits of small sums: `$1,234`, `$12.30`, `$0.0042`. Only 0 is `$0.00`."""
+    """Return dollars, small sums with three digits: `$1,234`, `$12.30`, `$0.0042`. Only 0 is
+    `$0.00`."""
     size = abs(dollars)
     if size >= 1000:
         text = f"{size:,.0f}"
@@ -60,7 +62,7 @@ _YEAR_S = 365.25 * _DAY_S
 
 
 def format_duration(seconds: float) -> str:
-    """A duration in seconds: `45 s`, `12 min`, `3.5 h`, `9 days`."""
+    """Return a duration in seconds with its unit: `45 s`, `12 min`, `3.5 h`, `9 days`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -73,20 +75,22 @@ def format_duration(seconds: float) -> str:
 
 
 def format_durations(low_s: float, high_s: float) -> str:
-    """A range of durations in seconds: `20 s to 3 min`; one where both read the same."""
+    """Return a range of durations in seconds: `20 s to 3 min`; one duration if both ends look the
+    same."""
     low, high = format_duration(low_s), format_duration(high_s)
     return low if low == high else f"{low} to {high}"
 
 
 def format_thread_fill(share: float) -> str:
-    """The threads of a launch over those that a GPU holds: `37%`, `0.3%`, `2.9× the slots`."""
+    """Return a launch's threads over a GPU's thread capacity: `37%`, `0.3%`, `2.9× the slots`."""
     if share > 1:
         return f"{share:.2g}× the slots"
     return f"{share:.0%}" if share >= 0.1 or not share else f"{100 * share:.2g}%"
 
 
 def format_speedup(speedup: float) -> str:
-    """A speed-up in words: `1.31× faster`, `45× slower`, `as fast` within half a per cent."""
+    """Return a speed-up in words: `1.31× faster`, `45× slower`, `as fast` if within half a per
+    cent."""
     if abs(speedup - 1) < 0.005:
         return "as fast"
     if speedup > 1:
@@ -95,13 +99,14 @@ def format_speedup(speedup: float) -> str:
 
 
 def format_speedup_over(speedup: float, other: str) -> str:
-    """`45× slower than SDPA`, `as fast as v05`."""
+    """Return a speed-up over another kernel: `45× slower than SDPA`, `as fast as v05`."""
     words = format_speedup(speedup)
     return f"{words} {'as' if words == 'as fast' else 'than'} {other}"
 
 
 def _short(value: float) -> str:
-    """Three significant digits without trailing zeros or exponents; whole from 100 on."""
+    """Return three significant digits without trailing zeros or exponents; no decimals from 100
+    on."""
     if abs(value) >= 99.95:
         return f"{value:,.0f}"
     text = f"{value:.3g}"
@@ -112,7 +117,7 @@ def _short(value: float) -> str:
 
 
 def line_ranges(lines: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Line numbers as (first, last) of each unbroken run, ascending."""
+    """Return (first, last) of each run of consecutive line numbers, ascending."""
     ranges: list[tuple[int, int]] = []
     for line in sorted(lines):
         if ranges and ranges[-1][1] == line - 1:

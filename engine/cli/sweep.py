@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 from engine.attention.config import (
+    delete_tuned,
     find_variant,
-    forget_tuned,
+    invalid_values_error,
     load_tuned,
-    not_offered,
     tuned_path,
     usual_causal,
     usual_dtype,
@@ -432,9 +432,9 @@ def _check_offered(space: Space) -> None:
     variants = [find_variant(name) for name in space.variants]
     for name, values in space.tunables.items():
         having = [v for v in variants if name in v.default_config()]
-        whys = [v.unoffered({name: value}) for v in having for value in values]
+        whys = [v.invalid_values({name: value}) for v in having for value in values]
         if all(whys):
-            raise not_offered(str(whys[0]))
+            raise invalid_values_error(str(whys[0]))
 
 
 def _problems(args: CommandOptions) -> tuple[Any, ...]:
@@ -534,7 +534,7 @@ def run_tuned(args: TunedOptions) -> int:
                 f"accident; to delete everything remove {tuned_path()}.",
                 code="forget_names_nothing",
             )
-        entries = [entry for entry in entries if forget_tuned(entry)]
+        entries = [entry for entry in entries if delete_tuned(entry)]
     if args.json:
         print_json([encode(entry) for entry in entries])
         return 0

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.attention.config import OWN, all_variants, find_variant, kept_kernels, variants_for
+from engine.attention.config import OWN, added_kernels, all_variants, find_variant, variants_for
 from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName, unknown
@@ -255,7 +255,7 @@ def _markdown(into: Path | None, mark: str, text: str) -> int:
 
 
 def _forget(name: str) -> None:
-    known = [path.stem for path in kept_kernels()]
+    known = [path.stem for path in added_kernels()]
     if name not in known:
         raise unknown("added kernel", name, known)
     forget_kernel(name)

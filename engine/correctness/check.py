@@ -85,20 +85,20 @@ from kernels.variant import Dtype
 # of it if outputs are nearly values of V, which were rounded before.
 
 _STANDARD_ERRORS = 8.0
-_LEAST_SLOPE = 0.1  # of the unit roundoff
-_FEWEST_ROWS = 32
+_MIN_SLOPE = 0.1  # of the unit roundoff
+_MIN_ROWS = 32
 # RMS error relative to the baseline's, above which suspected bugs are tried.
 _TELLING_RMS = 1.5
 # Relative RMS and largest error that give a warning by themselves; correct kernels have at most 1.0
 # and 1.1 on outputs of so many elements.
 _IMPRECISE_RMS, _IMPRECISE_LARGEST = 1.25, 1.6
-_FEWEST_ELEMENTS = 4096
+_MIN_ELEMENTS = 4096
 # Largest distance from 1 of the slope on a bug's effect.
 _NEAR_ONE = 0.25
 # RMS slope of rows relative to the baseline's, and to the unit roundoff; correct kernels have at
 # most 1.0 and 0.16 over FlashAttention's shapes.
 _TELLING_ROW_FACTOR = 3.0
-_LEAST_ROW_FACTOR = 0.4
+_MIN_ROW_FACTOR = 0.4
 
 
 @blas_on_one_thread()
@@ -106,16 +106,16 @@ def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles)
     """Return a warning about an output that passes, or None."""
     inputs = expected.inputs
     slopes = [_pooled(*_sums(compared, to)) for to in ("sr", "sd")]
-    if compared.error.shape[0] * compared.error.shape[1] < _FEWEST_ROWS:
+    if compared.error.shape[0] * compared.error.shape[1] < _MIN_ROWS:
         return None
     bias, significance = slopes[0][0], min(significance for _, significance in slopes)
     roundoff = NOISE[inputs.problem.dtype]
-    least = _LEAST_SLOPE * roundoff
+    least = _MIN_SLOPE * roundoff
     biased = significance > _STANDARD_ERRORS and abs(bias) > least
     rms = float(np.sqrt(np.square(compared.error).mean()))
     factor = row_factor_rms(compared.out - compared.reference, compared.reference)
     uneven = factor > max(
-        _TELLING_ROW_FACTOR * expected.baseline_row_factor, _LEAST_ROW_FACTOR * roundoff
+        _TELLING_ROW_FACTOR * expected.baseline_row_factor, _MIN_ROW_FACTOR * roundoff
     )
     if not (biased or uneven or rms > _TELLING_RMS * expected.baseline_rms):
         return _imprecise(rms, expected, compared)
@@ -145,7 +145,7 @@ def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles)
 def _imprecise(rms: float, expected: Expected, compared: ComparedOutput) -> str | None:
     """Return a warning if errors average to zero but are larger than rounding of operands
     explains."""
-    if compared.error.size < _FEWEST_ELEMENTS or not expected.baseline_err > 0:
+    if compared.error.size < _MIN_ELEMENTS or not expected.baseline_err > 0:
         return None
     if (times := rms / expected.baseline_rms) > _IMPRECISE_RMS:
         name = "RMS"
@@ -184,7 +184,7 @@ def _small_bug(cases: list[Case]) -> SuspectedBug | None:
         if len(parts) < len(cases):
             continue
         products, power = (np.array(list(chain.from_iterable(x))) for x in zip(*parts, strict=True))
-        if np.count_nonzero(power) < _FEWEST_ROWS:
+        if np.count_nonzero(power) < _MIN_ROWS:
             continue
         slope, significance = _pooled(products, power)
         if abs(slope - 1) > _NEAR_ONE or significance <= _STANDARD_ERRORS:

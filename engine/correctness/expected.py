@@ -55,7 +55,7 @@ MAX_KEPT_BYTES = 1 << 30
 
 # Share of the tolerance; the error of float32 is far less than the remaining share.
 _NEARLY = 0.95
-_MOST_WRONG_SLICES = 64  # wrong slices that are computed again in float64
+_MAX_WRONG_SLICES = 64  # wrong slices that are computed again in float64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,10 +140,10 @@ def with_wrong_slices(expected: Expected, raw: RawArray, tolerance: float) -> Ex
         return expected
     # The first wrong slice, and those with the largest errors.
     taken = [min(worst), *sorted(worst, key=lambda n: -np.nan_to_num(worst[n], nan=np.inf))]
-    slices = np.union1d(expected.coverage.slices, taken[:_MOST_WRONG_SLICES])
+    slices = np.union1d(expected.coverage.slices, taken[:_MAX_WRONG_SLICES])
     found = expect(expected.inputs, coverage=replace(expected.coverage, slices=slices))
     out = decode(found.coverage.take(raw), problem.dtype)
-    if len(worst) > _MOST_WRONG_SLICES and _largest(np.abs(out - found.reference)) <= tolerance:
+    if len(worst) > _MAX_WRONG_SLICES and _largest(np.abs(out - found.reference)) <= tolerance:
         # Scores too large for float32.
         return expect(expected.inputs, coverage=choose_coverage(problem))
     return found

@@ -46,7 +46,7 @@ from kernels.variant import GRADIENTS
 
 # Three more products than the forward pass, and five passes over S × S numbers.
 _WORK_PER_SCORE = 400
-_MOST_GUESSED = 1 << 22  # scores of one head, for suspected bugs
+_MAX_GUESSED = 1 << 22  # scores of one head, for suspected bugs
 
 
 def inputs_of(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> Inputs:
@@ -457,7 +457,7 @@ def _lost_tiles(problem: Problem, block_m: int, block_n: int) -> Iterator[Gradie
 
 def can_guess(problem: Problem) -> bool:
     """True if a head is small enough to compute suspected bugs."""
-    return problem.head_group * problem.seqlen * problem.num_keys <= _MOST_GUESSED
+    return problem.head_group * problem.seqlen * problem.num_keys <= _MAX_GUESSED
 
 
 def head_of(inputs: Inputs, kv_slice: int) -> _Head:

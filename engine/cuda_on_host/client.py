@@ -168,7 +168,7 @@ _MAX_LIBRARIES = 2000  # a process may have 65,530 mappings on Linux, and a libr
 _KEPT_SEGMENT_BYTES = 256 << 20
 _SMALL_JOB_BYTES = 32 << 20
 _LOG_TAIL_BYTES = 16 << 10
-MOST_PRINTED_BYTES = 64 << 20  # of one job; a kernel may print endlessly
+MAX_PRINTED_BYTES = 64 << 20  # of one job; a kernel may print endlessly
 _LOOK_S = 0.1
 _PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 
@@ -254,7 +254,7 @@ class Client:
         workers: int | None = None,
         *,
         free_bytes: Callable[[], int | None] = available_host_memory,
-        most_printed_bytes: int = MOST_PRINTED_BYTES,
+        most_printed_bytes: int = MAX_PRINTED_BYTES,
     ) -> None:
         """
         Args:

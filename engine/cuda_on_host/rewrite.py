@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from engine.base.errors import CompileError
-from engine.cuda_source.host_code import NOT_CODE
+from engine.cuda_source.host_code import NOT_CODE, closing, split_commas
 from engine.cuda_source.sources import Sources, is_left_out
 
 
@@ -214,7 +214,7 @@ def _macros(declaration: re.Match[str]) -> list[_Call] | None:
     dynamic = declaration["extern"] or declaration["extern_after"]
     alignment = declaration["align_before"] or declaration["align_after"] or "1"
     calls = []
-    for declarator in _split_commas(declaration["declarators"]):
+    for declarator in split_commas(declaration["declarators"]):
         match = _DECLARATOR.fullmatch(declarator)
         if match is None:
             return None
@@ -233,19 +233,6 @@ def _macros(declaration: re.Match[str]) -> list[_Call] | None:
 
 def _on_one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _split_commas(text: str) -> list[str]:
-    """Split at commas outside brackets."""
-    parts = [""]
-    depth = 0
-    for character in text:
-        depth += (character in "[(<{") - (character in "])>}")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts
 
 
 def _blank_out(text: str) -> str:
@@ -300,7 +287,7 @@ def place_cluster_dims(text: str) -> ClusterKernels:
     kernels = set()
     edits: list[tuple[int, int, str]] = []  # from, to, replacement
     for attribute in _KEPT.finditer(text):
-        end = _behind(text, attribute.end() - 1)
+        end = closing(text, attribute.end() - 1)
         body, parameters = _body(text, end)
         edits.append((attribute.start(), end, "\n" * text.count("\n", attribute.start(), end)))
         name = _KERNEL_NAME.search(text, end, parameters)
@@ -314,17 +301,6 @@ def place_cluster_dims(text: str) -> ClusterKernels:
     return ClusterKernels(text, frozenset(kernels))
 
 
-def _behind(text: str, at: int) -> int:
-    """Return the position after the parenthesis that closes the one at `at`, else the text's
-    end."""
-    depth = 0
-    for match in re.compile(r"[()]").finditer(text, at):
-        depth += 1 if match[0] == "(" else -1
-        if depth == 0:
-            return match.end()
-    return len(text)
-
-
 def _body(text: str, at: int) -> tuple[int | None, int]:
     """Return (opening brace, opening parenthesis) of the function declared at `at`."""
     parameters = at
@@ -332,5 +308,5 @@ def _body(text: str, at: int) -> tuple[int | None, int]:
         if match[0] != "(":
             return (match.start() if match[0] == "{" else None), parameters
         parameters = match.start()
-        at = _behind(text, match.start())
+        at = closing(text, match.start())
     return None, parameters

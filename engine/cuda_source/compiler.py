@@ -134,7 +134,7 @@ def _strings(texts: Sequence[bytes]) -> ctypes.Array[ctypes.c_char_p]:
 
 
 TIME_LIMIT_S = 300.0
-_MOST_IDLE = 2  # each holds some 100 MB
+_MAX_IDLE = 2  # each holds some 100 MB
 _SERVE = f"from {__name__} import serve; serve()"
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -187,7 +187,7 @@ def compile_apart(given: Compile, time_limit_s: float = TIME_LIMIT_S) -> Compile
     except ConnectionError:  # the process has ended
         pass
     finally:
-        if answer is not None and len(_idle) < _MOST_IDLE:
+        if answer is not None and len(_idle) < _MAX_IDLE:
             _idle.append(child)
             code = 0
         else:
@@ -230,7 +230,7 @@ atexit.register(_stop_idle)
 os.register_at_fork(after_in_child=_idle.clear)
 
 
-_MOST_MEMORY_BYTES = 8 << 30
+_MAX_MEMORY_BYTES = 8 << 30
 
 _library = functools.cache(NvrtcLibrary)
 
@@ -247,7 +247,7 @@ def _answer(asked: Connection, given: Compile) -> None:
 def serve() -> None:
     """Compile requests in this process until the parent ends, also during a compile."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = _MOST_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MOST_MEMORY_BYTES)
+    most = _MAX_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MAX_MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     asked = Connection(int(sys.argv[1]))

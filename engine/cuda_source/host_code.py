@@ -70,7 +70,7 @@ _MARKS = re.compile(r"[()\[\]{};]")
 _LINE_START = re.compile(r"^[A-Za-z_]", re.MULTILINE)
 _BODY_OR_END = re.compile(r"[;{}]")
 _CLOSED_BY = {"(": ")", "[": "]", "{": "}"}
-_MOST_BODIES = 64  # `{…}` of one declaration
+_MAX_BODIES = 64  # `{…}` of one declaration
 _OPENS = re.compile(r"^\s*(?:inline\s+)?(?:namespace\b[^(){};=]*|extern\s*\"\s*\"\s*)$")
 
 
@@ -208,7 +208,7 @@ def _declaration(
             if _ends_with_body(code[begin:position]):
                 after = _ENDS.match(code, closed, end)
                 return (after.end() if after else closed), bodies
-            if len(bodies) > _MOST_BODIES:
+            if len(bodies) > _MAX_BODIES:
                 raise _Unbalanced
         position = closed
     return end, bodies
@@ -255,3 +255,30 @@ def _is_host(head: str, whole: str) -> bool:
     if _MACRO.search(head[: named.end()]):
         return bool(_HOST_LIBRARY.search(whole))
     return True
+
+
+# Lists and brackets, for all that reads C++ text.
+
+
+def split_commas(text: str) -> list[str]:
+    """Return the parts of a text between commas outside brackets; empty for a blank text."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([{<") - (character in ")]}>")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts] if text.strip() else []
+
+
+def closing(code: str, opening: int) -> int:
+    """Return the position after the bracket that closes the one at `opening`, else the text's
+    end."""
+    bracket, depth = code[opening], 0
+    pair = re.compile(f"[{re.escape(bracket + _CLOSED_BY[bracket])}]")
+    for match in pair.finditer(code, opening):
+        depth += 1 if match[0] == bracket else -1
+        if depth == 0:
+            return match.end()
+    return len(code)

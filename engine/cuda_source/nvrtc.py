@@ -458,7 +458,7 @@ class _Build:
         # Names are looked up at the source's end, where an earlier error may make them fail.
         host = {f"{f.name}({line})" for f in self.sources.files for line in host_lines(f.code)}
         first = first_error(_ENTRY_ERROR.sub("", log), self.sources.name, host)
-        return CompileError(first, log[:MAX_LOG])
+        return CompileError(first, log[:MAX_LOG], code="nvrtc_error")
 
     def _no_such_kernel(self, entry: str, what: str) -> tuple[str, str]:
         """Return sentence and code."""

@@ -252,7 +252,7 @@ _INCLUDE = re.compile(
     r"""^(?P<before>[ \t]*#[ \t]*include[ \t]*)(?P<open>[<"])(?P<name>[^>"\n]+)[>"]""", re.MULTILINE
 )
 _MAX_HEADERS = 500
-_MOST_KEPT = 256  # kernels whose texts are cached
+_MAX_KEPT = 256  # kernels whose texts are cached
 _SETTLED_NS = 1_000_000_000
 
 _Stamp: TypeAlias = "tuple[int, ...] | None"
@@ -322,7 +322,7 @@ def read_sources(source: Path, include_folders: Sequence[Path] = ()) -> Sources:
     stamps = reader.stamps()
     # A file written just now may change again within the clock's resolution.
     if all(stamp is None or stamp[0] < begin_ns - _SETTLED_NS for stamp in stamps.values()):
-        if len(_READ) >= _MOST_KEPT:
+        if len(_READ) >= _MAX_KEPT:
             _READ.clear()
         _READ[key] = _Read(stamps, sources)
     return sources

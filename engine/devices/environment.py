@@ -1,7 +1,7 @@
 """The environment of a measurement: GPU, driver, clocks, libraries, system, commit.
 
-Every field is None when it cannot be found out; nothing here raises. Library versions come from
-the packages' metadata, so that asking for them imports neither CuPy nor torch.
+A field that cannot be determined is None; nothing here raises. Library versions come from package
+metadata, so that neither CuPy nor torch is imported.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ GIT_TIMEOUT_S = 5.0
 def collect_environment(
     checkout: Path = CHECKOUT, git_timeout_s: float = GIT_TIMEOUT_S
 ) -> dict[str, Any]:
-    """A JSON object, the `environment` of a snapshot: `engine.sessions.snapshot.Environment`.
+    """Return the environment as a JSON object: `engine.sessions.snapshot.Environment`.
 
     Args:
-        checkout: whose commit it names, if it is one.
+        checkout: repository whose commit is included, if it is one.
+        git_timeout_s: time limit of each git command, in seconds.
     """
     gpus, driver, cuda_driver = _gpus()
     commit, dirty = _git(checkout, git_timeout_s)
@@ -53,7 +54,7 @@ def collect_environment(
 
 
 def _version(*distributions: str) -> str | None:
-    """The version of the first of these distributions that is installed."""
+    """Return the version of the first of these distributions that is installed."""
     for name in distributions:
         try:
             return metadata.version(name)
@@ -83,8 +84,9 @@ def _cpu_name() -> str | None:
 
 
 def _git(checkout: Path, timeout_s: float) -> tuple[str | None, bool | None]:
-    """(commit, dirty) of the checkout this package runs from; (None, None) outside of one."""
-    if not (checkout / ".git").exists():  # an installed copy may lie inside somebody else's
+    """Return (commit, dirty) of the checkout that contains this package; (None, None) without
+    one."""
+    if not (checkout / ".git").exists():  # an installed package may be inside another repository
         return None, None
     commit = _git_output(checkout, timeout_s, "rev-parse", "HEAD")
     if commit is None:
@@ -108,7 +110,7 @@ def _git_output(checkout: Path, timeout_s: float, *args: str) -> str | None:
 
 
 def _gpus() -> tuple[list[dict[str, Any]], str | None, str | None]:
-    """(GPUs, driver version, newest CUDA version the driver supports) as NVML reports them."""
+    """Return (GPUs, driver version, newest CUDA version that the driver supports), from NVML."""
     try:
         with nvml.session() as api:
             count = ask(api, api.nvmlDeviceGetCount) or 0

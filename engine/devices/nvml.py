@@ -1,7 +1,7 @@
-"""The present state of a GPU as NVML reports it: clocks, power, temperature, throttling.
+"""The present state of a GPU from NVML: clocks, power, temperature, throttling.
 
-Every figure is optional: boards and drivers differ in what they report. NVML needs the driver but
-no CUDA context, so queries do not disturb measurements of other processes.
+Every figure is optional, because boards and drivers report different ones. NVML needs the driver
+but no CUDA context, so queries do not disturb measurements in other processes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from engine.base.errors import ToolMissing
 from engine.devices.spec import T, ask, initialised
 
-_SLOW_INTERVAL_S = 0.1  # power and temperature are averages of the board's over as long
+_SLOW_INTERVAL_S = 0.1  # the board reports power and temperature as averages over this time
 
 # Bits of nvmlDeviceGetCurrentClocksEventReasons that slow the SMs down (nvml.h).
 _THROTTLE_BITS = {
@@ -30,7 +30,7 @@ _THROTTLE_BITS = {
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """One reading; None for values that the board does not report."""
+    """One reading of the GPU's state; None for values that the board does not report."""
 
     sm_clock_mhz: int | None
     max_sm_clock_mhz: int | None
@@ -44,10 +44,10 @@ class GpuState:
 
 @contextmanager
 def session() -> Iterator[Any]:
-    """The initialised `pynvml` module, shut down on leaving.
+    """Yield the initialised `pynvml` module, and shut it down afterwards.
 
     Raises:
-        ToolMissing: nvidia-ml-py is not installed, or there is no NVIDIA driver to talk to.
+        ToolMissing: nvidia-ml-py or an NVIDIA driver is not installed.
     """
     nvml = initialised()
     if isinstance(nvml, str):
@@ -59,15 +59,15 @@ def session() -> Iterator[Any]:
 
 
 def throttle_reasons(bits: int | None) -> tuple[str, ...]:
-    """Names of the reasons that are set in NVML's bit field."""
+    """Return the names of the reasons that are set in NVML's bit field."""
     return tuple(name for bit, name in _THROTTLE_BITS.items() if bits is not None and bits & bit)
 
 
 class StateReader:
-    """Reads the state of one GPU between samples, inside a `session`.
+    """Reader of one GPU's state between samples, inside a `session`.
 
-    The clock and the reasons for slowing down come first, while the GPU is still as the sample left
-    it. What changes slowly or costs more is read ten times a second, and what never changes once.
+    The clock and the throttle reasons are read first, before the state after a sample changes.
+    Values that change slowly or take long to read are read ten times a second, constant ones once.
     """
 
     def __init__(self, nvml: Any, handle: Any, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -111,8 +111,10 @@ class StateReader:
         )
 
     def _reasons_query(self) -> Callable[..., int] | None:
-        """The query that this driver answers: drivers before 535 know the older name alone, which
-        NVIDIA takes away with CUDA 14."""
+        """Return the query for throttle reasons that this driver supports.
+
+        Drivers before 535 only support the old name, which CUDA 14 removes.
+        """
         query: Callable[..., int] = self._nvml.nvmlDeviceGetCurrentClocksEventReasons
         if self._ask(query) is not None:
             return query
@@ -124,5 +126,5 @@ class StateReader:
 
 
 def read_state(nvml: Any, handle: Any) -> GpuState:
-    """Clocks, power, temperature and throttling of one GPU, inside a `session`."""
+    """Return clocks, power, temperature and throttling of one GPU, inside a `session`."""
     return StateReader(nvml, handle)()

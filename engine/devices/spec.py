@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# "sustained": within the power limit under continuous load; "given": by the user.
+# "sustained": within the power limit under continuous load; "given": set by the user.
 ClockKind: TypeAlias = Literal["boost", "sustained", "given"]
-_LEAST_CLOCK_MHZ, _MOST_OF_BOOST = 100, 1.3
+_MIN_CLOCK_MHZ, _MAX_BOOST_SHARE = 100, 1.3
 
 # CUDA programming guide, compute capabilities; the minor version where it makes a difference.
 _ARCHITECTURES = {
@@ -44,62 +44,63 @@ Amount = TypeVar("Amount", float, "NDArray[np.float64]")
 class DramRate:
     """Achieved DRAM bandwidth, reading and writing."""
 
-    bytes_per_us: float  # where all are read, or all written
-    mixing: float  # extra time of a byte written between reads, as a share of a byte's time
+    bytes_per_us: float  # if all bytes are read, or all are written
+    mixing: float  # extra time per byte if reads and writes alternate, as a share of a byte's time
 
     def us(self, moved: Amount, written: Amount) -> Amount:
-        """Return the time of `moved` bytes, of which `written` are written.
+        """Return the time in µs of moving `moved` bytes, of which `written` are written.
 
-        DRAM turns around between reading and writing: half of each takes longest.
+        Switching between reading and writing takes time, so half of each takes longest.
         """
-        # The lesser of what is written and what is read, not below 0, of numbers and of arrays.
+        # The smaller of bytes written and bytes read, at least 0; works for numbers and arrays.
         twice = moved - abs(moved - 2 * written)
         return (moved + self.mixing * (twice + abs(twice)) / 4) / self.bytes_per_us
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """One GPU model; None for figures without a source (pages then say so).
+    """One GPU model. Figures without a source are None, and pages say so.
 
     Limits are per SM unless the name says otherwise. Rates are dense (no sparsity), with FP32
     accumulation, at the boost clock.
     """
 
     name: str  # "L4"
-    aliases: tuple[str, ...]  # how the driver and people name it: "NVIDIA L4"
+    aliases: tuple[str, ...]  # other names, including the driver's: "NVIDIA L4"
     compute_capability: tuple[int, int]
     num_sms: int | None
     boost_clock_mhz: int | None
-    memory_bytes: int | None  # usable by a program, if known; else the installed memory
+    memory_bytes: int | None  # memory that programs can use, if known; else the installed memory
     memory_gb_per_s: float | None  # 10^9 bytes per second
     l2_bytes: int | None
     fp16_tensor_tflops: float | None
     bf16_tensor_tflops: float | None
     fp32_tflops: float | None
     power_w: int | None
-    price_usd_per_hour: float | None  # a list price; editable where it is used
-    source: str  # where the row's figures come from
+    price_usd_per_hour: float | None  # a list price, which users can change
+    source: str  # source of the row's figures
     price_source: str = ""
-    memory_gb: int | None = None  # as the vendor names it
+    memory_gb: int | None = None  # nominal size
     price_basis: str = ""  # the rented offer: "whole instance", "GPU, per second", …
-    read_efficiency: float = 0.85  # achieved share of the bandwidth, only reading
-    copy_efficiency: float = 0.8  # what streams that read and write as much achieve
-    # Clock that it was observed to reach by itself, if above the boost clock of its data sheet.
+    read_efficiency: float = 0.85  # achieved share of the bandwidth when only reading
+    copy_efficiency: float = 0.8  # the same when reading and writing equal amounts
+    # Highest observed clock in MHz, if above the boost clock of the data sheet.
     top_clock_mhz: int | None = None
-    # Whether tensor cores take products with FP32 sums at half the rate of all others: GeForce.
+    # True if products with FP32 sums run at half the rate of the others, as on GeForce.
     halves_fp32_sums: bool = False
     clock: ClockKind = "boost"  # clock of the rates; if not boost, see `at_clock`
 
     def dram(self, gb_per_s: float) -> DramRate:
-        """What its memory, of this bandwidth by the data sheet, achieves."""
+        """Return the achieved rates of its memory for a data-sheet bandwidth of `gb_per_s`."""
         more = 2 * (self.read_efficiency / self.copy_efficiency - 1)
         return DramRate(1e3 * gb_per_s * self.read_efficiency, more)
 
     @property
     def memory(self) -> str:
-        """`24 GB (24.2 GB usable)`, `80 GB`; what can be used where the vendor's figure is unknown.
+        """Return the memory as text: `24 GB (24.2 GB usable)`, or `80 GB`; usable memory if the
+        nominal size is unknown.
 
-        Usable memory is less than what the vendor counts in GiB where ECC takes its part.
+        Usable memory is less than the nominal size in GiB if ECC uses a part of it.
         """
         usable = "" if self.memory_bytes is None else f"{self.memory_bytes / 1e9:.3g} GB usable"
         if self.memory_gb is None:
@@ -108,10 +109,10 @@ class DeviceSpec:
         return f"{self.memory_gb} GB" if is_nominal else f"{self.memory_gb} GB ({usable})"
 
     def tensor_tflops(self, dtype: str) -> float | None:
-        """The tensor cores' peak in the format: what % of peak refers to, whatever unit is used.
+        """Return the peak of the tensor cores for a dtype, in TFLOP/s, to which "% of peak" refers.
 
-        Of FP32 numbers they multiply the TF32 part, at half the rate of BF16, and only where they
-        have BF16 (NVIDIA's architecture papers, Ampere to Blackwell).
+        For FP32 it is that of TF32: half the rate of BF16, and only on GPUs with BF16 (NVIDIA's
+        architecture papers, Ampere to Blackwell).
         """
         if dtype == "float32":
             return None if self.bf16_tensor_tflops is None else self.bf16_tensor_tflops / 2
@@ -119,7 +120,7 @@ class DeviceSpec:
 
     @property
     def clock_label(self) -> str:
-        """`the boost clock, 1,980 MHz`; empty where it is unknown."""
+        """Return `the boost clock, 1,980 MHz`; empty if it is unknown."""
         if self.boost_clock_mhz is None:
             return ""
         mhz = f"{self.boost_clock_mhz:,} MHz"
@@ -128,13 +129,13 @@ class DeviceSpec:
 
     @property
     def architecture(self) -> str:
-        """`Ada`, as NVIDIA calls the generation; empty where it is none of those known here."""
+        """Return NVIDIA's name of the generation, such as `Ada`; empty if unknown."""
         major, minor = self.compute_capability
         return _ARCHITECTURES.get((major, minor), _ARCHITECTURES.get((major, 0), ""))
 
     @property
     def arch(self) -> str:
-        """`sm_89`."""
+        """Return the compute capability as `sm_89`."""
         major, minor = self.compute_capability
         return f"sm_{major}{minor}"
 
@@ -148,12 +149,13 @@ def at_clock(device: DeviceSpec, clock_mhz: float, kind: ClockKind = "given") ->
     boost = device.boost_clock_mhz
     if boost is None:
         raise InvalidProblem(f"The table of GPUs gives no clock for {device.name}: choose another.")
-    if not _LEAST_CLOCK_MHZ <= clock_mhz <= _MOST_OF_BOOST * boost:
+    if not _MIN_CLOCK_MHZ <= clock_mhz <= _MAX_BOOST_SHARE * boost:
         raise InvalidProblem(
             f"{device.name} does not run at {clock_mhz:g} MHz: give --clock a number from "
-            f"{_LEAST_CLOCK_MHZ} to {_MOST_OF_BOOST * boost:,.0f}, boost or sustained.",
+            f"{_MIN_CLOCK_MHZ} to {_MAX_BOOST_SHARE * boost:,.0f}, boost or sustained.",
             code="clock_range",
         )
+    clock_mhz = round(clock_mhz)  # the rates of a cycle stay those at boost
     share = clock_mhz / boost
 
     def scaled(peak: float | None) -> float | None:
@@ -161,7 +163,7 @@ def at_clock(device: DeviceSpec, clock_mhz: float, kind: ClockKind = "given") ->
 
     return replace(
         device,
-        boost_clock_mhz=round(clock_mhz),
+        boost_clock_mhz=clock_mhz,
         fp16_tensor_tflops=scaled(device.fp16_tensor_tflops),
         bf16_tensor_tflops=scaled(device.bf16_tensor_tflops),
         fp32_tflops=scaled(device.fp32_tflops),
@@ -209,7 +211,7 @@ _PER_SM = {
 
 
 def _sm_limits(compute_capability: tuple[int, int]) -> SmLimits:
-    """Fill in what has been the same on every SM since Turing, and Turing's exceptions."""
+    """Return the limits of one compute capability; most are the same for all SMs since Turing."""
     max_warps, max_ctas, smem_kib = _PER_SM[compute_capability]
     is_turing = compute_capability == (7, 5)
     reserved_kib = 0 if is_turing else 1
@@ -223,7 +225,7 @@ def _sm_limits(compute_capability: tuple[int, int]) -> SmLimits:
         max_registers_per_cta=64 * 1024,
         max_registers_per_thread=255,
         register_allocation_unit=256,
-        # The launch check assumes warps spread over all four sub-partitions.
+        # The launch check assumes that warps are distributed to all four sub-partitions.
         warp_allocation_granularity=4,
         num_sub_partitions=4,
         smem_per_sm_bytes=smem_kib * 1024,
@@ -238,7 +240,7 @@ SM_LIMITS: dict[tuple[int, int], SmLimits] = {key: _sm_limits(key) for key in _P
 
 
 def limits_for(compute_capability: tuple[int, int]) -> SmLimits:
-    """The SM limits of one compute capability, for instance `(8, 9)`.
+    """Return the SM limits of one compute capability, such as `(8, 9)`.
 
     Raises:
         UnknownName: the compute capability is not in the list.
@@ -253,7 +255,7 @@ def limits_for(compute_capability: tuple[int, int]) -> SmLimits:
     )
 
 
-# The GPUs of `gpus.toml`, and finding one by any of its names.
+# The GPUs of `gpus.toml`, found by name or alias.
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8"))
@@ -261,7 +263,7 @@ _MEMORY_TYPE = {name: kind for kind in _TABLE["memory_types"].values() for name 
 
 
 def _efficiencies(name: str) -> tuple[float, float]:
-    """(reading, copying): the shares of its bandwidth that the GPU's memory achieves."""
+    """Return the achieved shares of a GPU's memory bandwidth: (reading, copying)."""
     measured = _TABLE["memory_efficiency"].get(name, {})
     alike = _MEMORY_TYPE[name]
     read = float(measured.get("read", alike["read"]))
@@ -269,7 +271,7 @@ def _efficiencies(name: str) -> tuple[float, float]:
 
 
 def _device(line: list[Any]) -> DeviceSpec:
-    """One line of the table."""
+    """Return the GPU of one row of the table."""
     known: list[Any] = [None if cell == "-" else cell for cell in line]
     name, capability, sms, mhz, gib, gb_per_s, l2_mib, fp16, fp32, watts, price, _, rate = known
     major, minor = (int(part) for part in capability.split("."))
@@ -304,15 +306,15 @@ DEVICES: tuple[DeviceSpec, ...] = tuple(_device(line) for line in _TABLE["figure
 
 
 def all_devices() -> tuple[DeviceSpec, ...]:
-    """Every GPU of the table, in order of generation."""
+    """Return all GPUs of the table, by generation."""
     return DEVICES
 
 
 def find_device(name: str) -> DeviceSpec:
-    """The GPU with this name or alias; case, spaces and the vendor's name do not matter.
+    """Return the GPU with this name or alias; case, spaces and the vendor's name are ignored.
 
     Raises:
-        UnknownName: no such GPU; the text offers the nearest names.
+        UnknownName: no such GPU; the message offers the nearest names.
     """
     if (device := _BY_KEY.get(_key(name))) is not None:
         return device
@@ -326,7 +328,8 @@ def find_device(name: str) -> DeviceSpec:
 
 
 def _key(name: str) -> str:
-    """Letters and digits only, lower case, without the vendor's name: `NVIDIA L4` → `l4`."""
+    """Return letters and digits only, in lower case, without the vendor's name: `NVIDIA L4` →
+    `l4`."""
     key = re.sub(r"[^a-z0-9]+", "", name.lower())
     for vendor in ("nvidia", "geforce", "tesla"):
         key = key.removeprefix(vendor)
@@ -336,13 +339,13 @@ def _key(name: str) -> str:
 _BY_KEY = {_key(alias): device for device in DEVICES for alias in (device.name, *device.aliases)}
 
 
-# Prefix of the name of a GPU in software, so that its results are not taken for measurements.
+# Prefix of a software GPU's name, so that its results are not mistaken for measurements.
 
 SOFTWARE = "software "
 
 
 def is_software(driver_name: str) -> bool:
-    """Whether the driver's name for a GPU is one of engine/software_gpu: "software L4"."""
+    """True if the driver's name is that of a GPU of engine/software_gpu: "software L4"."""
     return driver_name.startswith(SOFTWARE)
 
 
@@ -353,17 +356,16 @@ def modelled_name(driver_name: str) -> str:
 
 # The GPU of this machine, if there is one.
 #
-# A GPU of the table takes its figures from there, but SMs and L2 from the driver where that knows
-# them. The boost clock stays the table's, because the rates refer to it. One that is not in the
-# table gets what the driver says (SMs, clock, memory, bandwidth, L2) and None elsewhere, so that
-# pages say what is unknown.
+# A GPU of the table has the table's figures, except for SMs and L2 if the driver reports them. The
+# boost clock is the table's, because the rates refer to it. A GPU that is not in the table has the
+# driver's figures (SMs, clock, memory, bandwidth, L2); the others are None.
 #
-# NVML numbers GPUs by PCI address and CUDA by speed (`CUDA_DEVICE_ORDER`), so the GPU is CUDA's own
-# device 0 wherever CuPy can say which that is.
+# NVML numbers GPUs by PCI address and CUDA by speed (`CUDA_DEVICE_ORDER`), so the local GPU is
+# CUDA's device 0 if CuPy is installed to find it.
 
 
 def initialised() -> Any:
-    """The module `pynvml`, initialised, or the sentence why it is not: a `str`."""
+    """Return the initialised module `pynvml`, or a sentence (a `str`) why it is not available."""
     try:
         import pynvml
     except ImportError:
@@ -379,14 +381,14 @@ def initialised() -> Any:
 
 
 def ask(nvml: Any, query: Callable[..., T], *args: Any) -> T | None:
-    """The answer, or None where this board or driver has none."""
+    """Return the result of a query; None if the board or driver does not support it."""
     try:
         return query(*args)
     except nvml.NVMLError:
         return None
 
 
-# FP32 lanes per SM: NVML counts lanes ("GPU cores"), the table counts SMs.
+# FP32 lanes per SM, because NVML reports lanes ("GPU cores").
 _LANES_PER_SM = {(7, 5): 64, (8, 0): 64}
 _LANES_PER_SM_ELSE = 128
 
@@ -400,14 +402,13 @@ class DetectedDevice:
     driver_name: str
     uuid: str
     driver_version: str
-    memory_bytes: int | None  # what the driver reports, a little under the nominal size
-    differences: tuple[str, ...] = ()  # where the driver contradicts the table, a sentence each
+    memory_bytes: int | None  # from the driver, slightly less than the nominal size
+    differences: tuple[str, ...] = ()  # one sentence for each difference from the table
 
 
 def target_gpu(name: str) -> DeviceSpec:
-    """Return the GPU to predict and compile for: this machine's if it has the name, as the driver
-    describes it (a MIG slice has fewer SMs), else the table's. Raises as `find_device`.
-    """
+    """Return the GPU to predict and compile for: this machine's if it has the name, with the
+    driver's figures (a MIG slice has fewer SMs), else the table's. Raises as `find_device`."""
     named, local = find_device(name), detect_local()
     if isinstance(local, str) or local.spec.name != named.name:
         return named
@@ -416,21 +417,21 @@ def target_gpu(name: str) -> DeviceSpec:
 
 @dataclass(frozen=True, slots=True)
 class _CudaDevice:
-    """CUDA's first device, in CUDA's own order and after CUDA_VISIBLE_DEVICES."""
+    """CUDA's device 0, in CUDA's order and after CUDA_VISIBLE_DEVICES."""
 
-    pci_bus_id: str  # as NVML takes it; of the whole GPU for a MIG slice
+    pci_bus_id: str  # in NVML's form; of the whole GPU for a MIG slice
     num_sms: int | None
     l2_bytes: int | None
 
 
 def detect_local() -> DetectedDevice | str:
-    """The first GPU that CUDA may use here, or one sentence why there is none."""
+    """Return the first GPU that CUDA can use here, or a sentence why there is none."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     first = None if visible is None else visible.split(",")[0].strip()
     if first is not None and first in ("", "-1", "NoDevFiles"):
         return "CUDA_VISIBLE_DEVICES hides every GPU of this machine: unset it, or choose a target."
     nvml = initialised()
-    if isinstance(nvml, str):  # the usual answer of a laptop, so no exception
+    if isinstance(nvml, str):  # common, as on a laptop, so not an exception
         return nvml
     try:
         return _describe(nvml, first)
@@ -497,7 +498,7 @@ def _differences(
 
 
 def _with_driver_figures(row: DeviceSpec, num_sms: int | None, l2_bytes: int | None) -> DeviceSpec:
-    """The row with SMs and L2 as the driver reports them; the row itself where nothing differs."""
+    """Return the row with SMs and L2 from the driver; the row itself if they are equal."""
     source = row.source
     if num_sms not in (None, row.num_sms):
         source += "; SMs as the driver counts them"
@@ -511,10 +512,9 @@ def _with_driver_figures(row: DeviceSpec, num_sms: int | None, l2_bytes: int | N
 
 
 def _handle(api: Any, first: str | None, cuda: _CudaDevice | None) -> Any:
-    """NVML's handle of CUDA's first device; the whole GPU's for a MIG slice.
+    """Return NVML's handle of CUDA's device 0; the whole GPU's for a MIG slice.
 
-    Without CuPy nothing says how CUDA orders GPUs, so CUDA_VISIBLE_DEVICES is followed in NVML's
-    order.
+    Without CuPy, CUDA's order is unknown, so CUDA_VISIBLE_DEVICES is applied to NVML's order.
     """
     if cuda is not None:
         handle = ask(api, api.nvmlDeviceGetHandleByPciBusId, cuda.pci_bus_id)
@@ -522,14 +522,14 @@ def _handle(api: Any, first: str | None, cuda: _CudaDevice | None) -> Any:
             return handle
     if first is None or first.isdigit():
         return api.nvmlDeviceGetHandleByIndex(int(first or 0))
-    # CUDA takes any beginning of a UUID, NVML whole ones only.
+    # CUDA accepts a prefix of a UUID, NVML only the whole one.
     wanted = first.partition("/")[0].removeprefix("MIG-") if "MIG-GPU-" in first else first
     handles = [gpu for uuid, gpu in _uuids(api) if uuid.startswith(wanted)]
     return handles[0] if handles else api.nvmlDeviceGetHandleByUUID(first)
 
 
 def _uuids(api: Any) -> Iterator[tuple[str, Any]]:
-    """UUIDs of all GPUs and MIG slices, each with the handle of the whole GPU."""
+    """Return the UUIDs of all GPUs and MIG slices, each with the handle of the whole GPU."""
     for index in range(ask(api, api.nvmlDeviceGetCount) or 0):
         gpu = ask(api, api.nvmlDeviceGetHandleByIndex, index)
         if gpu is None:
@@ -550,7 +550,8 @@ def _from_driver(
     l2_bytes: int | None,
     clock: int | None,
 ) -> DeviceSpec:
-    """A row for a GPU that the table lacks; peaks stay None, the driver does not know them."""
+    """Return a row for a GPU that is not in the table; peaks are None, because the driver does not
+    report them."""
     memory = ask(api, api.nvmlDeviceGetMemoryInfo, handle)
     memory_clock = ask(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_MEM)
     bus_bits = ask(api, api.nvmlDeviceGetMemoryBusWidth, handle)
@@ -581,7 +582,7 @@ def _from_driver(
 
 
 def _cuda_device() -> _CudaDevice | None:
-    """CUDA's device 0; None without CuPy. Makes no context."""
+    """Return CUDA's device 0, without creating a context; None without CuPy."""
     make_cupy_folder()
     try:
         import cupy
@@ -594,5 +595,5 @@ def _cuda_device() -> _CudaDevice | None:
             l2_bytes=int(properties["l2CacheSize"]) or None,
         )
     except Exception:
-        # CuPy may fail in many ways with an incomplete CUDA installation; return unknown.
+        # CuPy raises various exceptions if the CUDA installation is incomplete.
         return None

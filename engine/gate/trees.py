@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from engine.attention.config import describes_itself
+from engine.attention.config import is_described
 from engine.base.errors import BadInput, CompileError, ToolMissing
 from engine.cuda_source.sources import OutsideFolder, files_inside, include_from
 from kernels.description import parse_variant
@@ -404,7 +404,7 @@ def find_kernels(tree: Tree, patterns: Sequence[str]) -> dict[str, Found]:
         path = tree.root / name
         if patterns and not any(fnmatch.fnmatchcase(name, p) for p in patterns):
             continue
-        if not describes_itself(path):
+        if not is_described(path):
             continue
         kernel = _read(tree, name, path)
         # Files with the same name have their paths as ids.

@@ -22,7 +22,6 @@ from engine.attention.config import find_variant
 from engine.attention.evaluation import Evaluation
 from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.tensors import Inputs
-from engine.backends.base import RunOptions
 from engine.base import files
 from engine.base.errors import AttuneError, MeasureError, Status
 from engine.base.schema import Stored, encode
@@ -183,14 +182,8 @@ class _Stream:
     def measure_on_cpu(self, request: EvaluationRequest) -> None:
         backend = self.runner.evaluator.backend("cpu")
         begin_stream(self.stream, "cpu_execution", "this machine's CPU")
-        options = RunOptions(
-            request.check,
-            request.schedule,
-            request.seed,
-            request.timeout_s,
-            repeat=False,
-            arch=resolve(request, self.runner.evaluator.history).arch,
-        )
+        arch = resolve(request, self.runner.evaluator.history).arch
+        options = request.run_options(arch, repeat=False)
         self._stage("Executing on the CPU, repeatedly")
         while not self._is_over():
             began = time.monotonic()

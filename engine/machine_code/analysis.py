@@ -145,8 +145,8 @@ def analyse(cubin: bytes, entry: str | None, launch: Launch) -> Analysis:
 
 
 @contextlib.contextmanager
-def following_registers(analyses: Sequence[Analysis]) -> Iterator[None]:
-    """Run nvdisasm for the live registers of each launch in parallel with the block."""
+def live_registers_in_background(analyses: Sequence[Analysis]) -> Iterator[None]:
+    """Run nvdisasm for the live registers of each launch in parallel with the `with` block."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: [analysis.live_registers for analysis in analyses])
         yield
@@ -325,7 +325,7 @@ def outer_line(instruction: Instruction) -> SourceLine | None:
 
 
 def is_conversion(instruction: Instruction) -> bool:
-    """Whether the instruction converts between types; HADD2.F32 does, from half to float."""
+    """True if the instruction converts between types; HADD2.F32 does, from half to float."""
     to_float = instruction.opcode == "HADD2" and "F32" in instruction.modifiers
     return to_float or instruction.opcode in _CONVERSIONS
 
@@ -379,7 +379,7 @@ def _figures(counts: LaunchCounts, chosen: Sequence[int]) -> Figures:
 
 
 def has_guessed_addresses(analysis: Analysis) -> bool:
-    """Whether addresses depend on a table in memory whose contents are not known."""
+    """True if addresses depend on a table in memory whose contents are not known."""
     return bool(analysis.counts.data_address.any())
 
 

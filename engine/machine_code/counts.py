@@ -35,10 +35,10 @@ class LaunchCounts:
     program: Program
     launch: Launch
     totals: Counts  # [instructions, 8], columns as `engine.machine_code.emulation`, over all CTAs
-    work: Counts  # [grid z, y, x] warp instructions of each CTA; size 1 along an axis of no effect
+    work: Counts  # [grid z, y, x] warp instructions of each CTA; size 1 along axes of no effect
     longest_cta: tuple[int, int, int]  # blockIdx of a CTA that executes most
     shortest_cta: tuple[int, int, int]
-    data_branch: NDArray[np.bool_]  # [instructions] depends on loaded data; the likely side counts
+    data_branch: NDArray[np.bool_]  # [instructions] depends on loaded data; likely side counted
     data_address: NDArray[np.bool_]  # [instructions] address depends on loaded data
     stand_in: NDArray[np.bool_]  # [instructions] unsupported opcode: its result is made up
     emulated: int  # CTAs that were emulated
@@ -168,10 +168,10 @@ class _Counting:
         return len(self._known) >= MAX_EMULATIONS or self._emulated >= self._most_emulated
 
     def _is_line(self, at: Callable[[int], _Sum], piece: range, quick: bool = False) -> bool:
-        """Whether the counts of the CTAs in `piece` lie on a line between its ends.
+        """True if the counts of the CTAs in `piece` lie on a line between its ends.
 
         Args:
-            quick: test one inner point only, because a neighbouring row was tested fully.
+            quick: test only one inner point, because a neighbouring row was tested fully.
         """
         steps = len(piece) - 1
         if steps < 2:
@@ -190,8 +190,8 @@ class _Counting:
         return True
 
     def _compare_sectors(self, one: Counts, other: Counts) -> None:
-        """Note different sector counts: rows may start anywhere in a sector, so they alone do not
-        make CTAs different."""
+        """Note whether sector counts differ. They alone do not make CTAs different, because rows
+        may start anywhere in a sector."""
         if not np.array_equal(one[:, _SECTOR_COLUMNS], other[:, _SECTOR_COLUMNS]):
             self._same_sectors = False
 

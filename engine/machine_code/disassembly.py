@@ -27,7 +27,7 @@ from engine.machine_code.cubin import Cubin, Entry
 
 SCOREBOARDS = 6
 _LISTED_SYMBOLS, _LISTED_LETTERS = 8, 100  # limits of a message that lists symbols
-_LEAST_PART = 4  # shortest part of a symbol that is accepted in place of the whole
+_MIN_PART = 4  # shortest part of a symbol that is accepted in place of the whole
 NO_BARRIER = 7  # value of write_barrier or read_barrier: the instruction sets no scoreboard
 
 
@@ -300,7 +300,7 @@ class _Reader:
 _WHEELS = ("nvidia-cuda-nvdisasm", "nvidia-cuda-nvcc-cu12")
 _NAMES = ("nvdisasm", "nvdisasm.exe")
 _TIMEOUT_S = 120.0
-_MOST_CPU_S = 120
+_MAX_CPU_S = 120
 _MEMORY_KIB = 16 << 20
 _OUT_OF_TIME = (128 + signal.SIGXCPU, 128 + signal.SIGKILL)
 # A damaged file can keep nvdisasm busy without end. The shell script ends it at its limits, and
@@ -348,7 +348,7 @@ def find_nvdisasm() -> Path:
 
 
 def _too_long(timeout_s: float) -> CompileError:
-    limit = min(timeout_s, _MOST_CPU_S)
+    limit = min(timeout_s, _MAX_CPU_S)
     return CompileError(
         f"nvdisasm did not finish within {limit:.0f} s: the cubin is damaged, or very large.",
         code="nvdisasm_time_limit",
@@ -373,7 +373,7 @@ def run_nvdisasm(
         path = Path(folder, "kernel.cubin")
         path.write_bytes(cubin)
         held, hold = os.pipe()
-        limits = [str(_MOST_CPU_S), str(_MEMORY_KIB)]
+        limits = [str(_MAX_CPU_S), str(_MEMORY_KIB)]
         try:
             done = subprocess.run(
                 ["/bin/sh", "-c", _BOUNDED, "sh", *limits, str(tool), *options, str(path)],
@@ -481,7 +481,7 @@ def find_entry(cubin: Cubin, name: str | None, *, whole: bool = False) -> Entry:
     if not fitting and ("<" in name or "::" in name):
         wanted = name.replace(" ", "")
         fitting = [e for symbol, e in entries.items() if name_expression(symbol) == wanted]
-    if not fitting and not whole and len(name) >= _LEAST_PART:
+    if not fitting and not whole and len(name) >= _MIN_PART:
         fitting = [e for symbol, e in entries.items() if name in symbol]
     if len(fitting) == 1:
         return fitting[0]

@@ -93,13 +93,13 @@ MAX_STEPS = 30_000_000  # warp instructions of one CTA; a trace takes 9 bytes ea
 _BANKS = 8
 _RESERVED_SMEM_BYTES = 1024  # below a CTA's own shared memory since sm_90
 _SMEM_UNIT_BYTES = 128  # allocation unit (Turing: 256)
-_LEAST_LOCAL_BYTES = 1024
-_MOST_LOCAL_BYTES = 512 << 10  # per thread; CUDA C++ Programming Guide, as the limits below
-_MOST_SMEM_BYTES = 256 << 10  # more than an SM of any GPU has
+_MIN_LOCAL_BYTES = 1024
+_MAX_LOCAL_BYTES = 512 << 10  # per thread; CUDA C++ Programming Guide, as the limits below
+_MAX_SMEM_BYTES = 256 << 10  # more than an SM of any GPU has
 # CUDA C++ Programming Guide, technical specifications per compute capability.
-_MOST_CTAS_BY_AXIS = (2**31 - 1, 65_535, 65_535)
-_MOST_THREADS_BY_AXIS = (1024, 1024, 64)
-_MOST_THREADS = 1024
+_MAX_CTAS_BY_AXIS = (2**31 - 1, 65_535, 65_535)
+_MAX_THREADS_BY_AXIS = (1024, 1024, 64)
+_MAX_THREADS = 1024
 
 # Columns of `Totals.values`.
 EXECUTED, LANES, WAVEFRONTS, IDEAL_WAVEFRONTS, SECTORS, IDEAL_SECTORS, SIZE_BYTES, ACCESSES = range(
@@ -167,7 +167,9 @@ def new_request(
     """Build the native request for a launch.
 
     Args:
-        windows: upper words of generic addresses of shared and local memory.
+        code: the decoded program.
+        windows: upper 32 bits of the generic addresses of shared and local memory.
+        cluster: CTAs of a cluster along x, y and z.
 
     Raises:
         InvalidProblem: the launch does not match the entry, or exceeds the limits of every GPU.
@@ -202,15 +204,15 @@ def new_request(
         request.constant_bytes[bank] = len(content)
     reserved = reserved_smem_bytes(program.arch)
     own = program.static_smem_bytes + launch.dynamic_smem_bytes
-    if own > _MOST_SMEM_BYTES:
+    if own > _MAX_SMEM_BYTES:
         raise InvalidProblem(
             f"{program.entry} is launched with {own:,} bytes of shared memory "
             f"({program.static_smem_bytes:,} of them static), more than a CTA can have on any GPU."
         )
-    if entry.frame_bytes > _MOST_LOCAL_BYTES:
+    if entry.frame_bytes > _MAX_LOCAL_BYTES:
         raise InvalidCubin(
             f"{program.entry} needs {entry.frame_bytes:,} bytes of stack per thread, and CUDA "
-            f"allows at most {_MOST_LOCAL_BYTES:,}: the cubin is damaged."
+            f"allows at most {_MAX_LOCAL_BYTES:,}: the cubin is damaged."
         )
     # Shared memory is allocated in units; compiled code may read whole vectors into the last one.
     request.smem_bytes = reserved + -(-own // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
@@ -220,7 +222,7 @@ def new_request(
 
 def local_bytes(entry: Entry) -> int:
     """Local memory of a thread: the stack size rounded up to a power of two."""
-    return 1 << (max(_LEAST_LOCAL_BYTES, entry.frame_bytes + 256) - 1).bit_length()
+    return 1 << (max(_MIN_LOCAL_BYTES, entry.frame_bytes + 256) - 1).bit_length()
 
 
 def reserved_smem_bytes(arch: str) -> int:
@@ -475,13 +477,13 @@ def _check_launch(launch: Launch) -> None:
     if min(launch.grid) < 1 or min(launch.block) < 1:
         raise InvalidProblem("Grid and block must be at least 1 in each dimension.")
     for what, sizes, most in (
-        ("grid", launch.grid, _MOST_CTAS_BY_AXIS),
-        ("block", launch.block, _MOST_THREADS_BY_AXIS),
+        ("grid", launch.grid, _MAX_CTAS_BY_AXIS),
+        ("block", launch.block, _MAX_THREADS_BY_AXIS),
     ):
         if any(size > limit for size, limit in zip(sizes, most, strict=True)):
             listed, limits = (", ".join(f"{n:,}" for n in each) for each in (sizes, most))
             raise InvalidProblem(
                 f"A {what} of {listed} exceeds CUDA's limits: at most {limits} along x, y and z."
             )
-    if launch.threads > _MOST_THREADS:
-        raise InvalidProblem(f"A CTA has at most {_MOST_THREADS} threads, not {launch.threads}.")
+    if launch.threads > _MAX_THREADS:
+        raise InvalidProblem(f"A CTA has at most {_MAX_THREADS} threads, not {launch.threads}.")

@@ -27,7 +27,7 @@ from engine.machine_code.native_library import is_built, load_library
 
 # Hazards: pairs of unordered accesses to shared or global memory.
 
-MOST = 64  # distinct hazards that are recorded; further ones are only counted
+MAX_HAZARDS = 64  # distinct hazards that are recorded; further ones are only counted
 
 HazardKind: TypeAlias = Literal[
     "read-after-write",
@@ -198,12 +198,13 @@ class ExecutionFault(AttuneError):
     """The code did something invalid or unsupported: instruction, line, CTA."""
 
 
-class NotFollowed(ExecutionFault):
-    """The emulator does not support an instruction, modifier or operand; the code may be right."""
+class UnsupportedInstruction(ExecutionFault):
+    """An instruction, modifier or operand that the emulator does not support; the code may be
+    right."""
 
 
-class KeptMemory(ExecutionFault):
-    """A write to a read-only buffer."""
+class ReadOnlyWrite(ExecutionFault):
+    """A write to a buffer that is read-only."""
 
 
 class OutOfBounds(ExecutionFault):
@@ -220,12 +221,13 @@ class ExecutionTimeout(AttuneError):
 
 @dataclass(frozen=True, slots=True)
 class GlobalBuffer:
-    """A range of global memory: `data` at `address`. Accesses outside every buffer are faults."""
+    """A range of global memory: the bytes of `data` at `address`. Accesses outside every buffer are
+    faults."""
 
     name: str
     address: int
     data: NDArray[np.uint8]
-    kept: bool = False  # read-only because `data` is shared: a write is a fault, and is not done
+    read_only: bool = False  # `data` is shared: a write is a fault and changes nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +255,7 @@ class _Range(ctypes.Structure):
         ("base", ctypes.c_uint64),
         ("size", ctypes.c_uint64),
         ("host", ctypes.c_void_p),
-        ("kept", ctypes.c_uint64),
+        ("read_only", ctypes.c_uint64),
     )
 
 
@@ -301,8 +303,8 @@ def execute(
 
     Raises:
         OutOfBounds: an access beyond a buffer.
-        KeptMemory: a write to a read-only buffer.
-        NotFollowed: an unsupported instruction.
+        ReadOnlyWrite: a write to a read-only buffer.
+        UnsupportedInstruction: an unsupported instruction.
         ExecutionFault: a misaligned access, a trap or a deadlock.
         ExecutionTimeout: the launch took longer than `timeout_s`.
         InvalidProblem: the launch does not match the entry.
@@ -313,7 +315,7 @@ def execute(
     request = new_request(program, entry, launch, code, WINDOWS, cluster)
     ordered = sorted(buffers, key=lambda buffer: buffer.address)
     ranges = (_Range * len(ordered))(
-        *(_Range(b.address, b.data.nbytes, b.data.ctypes.data, b.kept) for b in ordered)
+        *(_Range(b.address, b.data.nbytes, b.data.ctypes.data, b.read_only) for b in ordered)
     )
     request.reversed = int(reverse)
     request.max_steps = _NO_LIMIT  # the time limit ends infinite loops
@@ -325,9 +327,9 @@ def execute(
         chosen = np.array(ctas, np.int64)
         request.chosen, request.chosen_count = chosen.ctypes.data, len(chosen)
         num_ctas = len(chosen)
-    found, found_count = (HazardRow * MOST)(), ctypes.c_int32(0)
+    found, found_count = (HazardRow * MAX_HAZARDS)(), ctypes.c_int32(0)
     if hazards is not None:
-        request.hazards, request.hazard_capacity = ctypes.addressof(found), MOST
+        request.hazards, request.hazard_capacity = ctypes.addressof(found), MAX_HAZARDS
         request.hazard_count = ctypes.addressof(found_count)
     written = _Write(-1)
     if watch is not None:
@@ -342,7 +344,7 @@ def execute(
         ctypes.c_void_p(steps.ctypes.data),
     )
     if hazards is not None:
-        rows = found[: min(MOST, found_count.value)]
+        rows = found[: min(MAX_HAZARDS, found_count.value)]
         hazards += (hazard_of(program, row, launch, cluster, ordered) for row in rows)
     if watch is not None and written.at >= 0:
         x, y, z = written.cta
@@ -353,9 +355,9 @@ def execute(
         what = error.value.decode(errors="replace")
         said = _sentence(program, what, names, tuple(cta.tolist()))
         if _NOT_FOLLOWED.search(what):
-            raise NotFollowed(said)
+            raise UnsupportedInstruction(said)
         if _TO_KEPT.match(what):
-            raise KeptMemory(said)
+            raise ReadOnlyWrite(said)
         if _REACHES.match(what):
             found_at = _ADDRESS.search(what)
             raise OutOfBounds(said, int(found_at[1], 16) if found_at is not None else 0)

@@ -30,11 +30,11 @@ _STORES = (AccessKind.GLOBAL_STORE, AccessKind.GLOBAL_ATOMIC, AccessKind.BULK_ST
 # Per warp. An instruction that is first executed later than this is probed only if it touches
 # sectors that no earlier one does.
 _SOON_STEPS = 600
-_MOST_PROBE_STEPS = 12_000_000  # of all CTAs together, about a second
-_MOST_PROBED_CTAS = 1 << 15
-_MOST_STAYING_STEPS = 50_000_000
+_MAX_PROBE_STEPS = 12_000_000  # of all CTAs together, about a second
+_MAX_PROBED_CTAS = 1 << 15
+_MAX_PERSISTENT_STEPS = 50_000_000
 _SLICES = 64  # time slices into which the accesses of persistent CTAs are sorted
-_MOST_FOLLOWED = 4_000_000  # sector accesses; above that, only every 2nd, 4th … sector is used
+_MAX_FOLLOWED = 4_000_000  # sector accesses; above that, only every 2nd, 4th … sector is used
 _SCATTER = np.uint64(0x9E3779B97F4A7C15)  # hash factor, as tiles start at round sector numbers
 
 Sectors: TypeAlias = NDArray[np.uint64]
@@ -66,15 +66,15 @@ class PersistentTouch:
 
     touched_bytes: int  # distinct sectors
     written_bytes: int  # part of touched_bytes that is written
-    again: tuple[tuple[int, int], ...]  # (bytes used again later, bytes touched in between)
+    reused: tuple[tuple[int, int], ...]  # (bytes reused later, bytes touched in between)
 
     def moved_bytes(self, kept_bytes: int) -> int:
         """DRAM traffic if L2 is empty at the start."""
-        return self.touched_bytes + sum(size for size, since in self.again if since > kept_bytes)
+        return self.touched_bytes + sum(size for size, since in self.reused if since > kept_bytes)
 
 
 def shared_bytes(
-    emulator: Emulator, trace: CtaTrace, probe_steps: int = _MOST_PROBE_STEPS
+    emulator: Emulator, trace: CtaTrace, probe_steps: int = _MAX_PROBE_STEPS
 ) -> tuple[SharedBytes, ...]:
     """Bytes that a CTA touches, grouped by the CTAs that share them.
 
@@ -135,7 +135,7 @@ def persistent_touch(emulator: Emulator, executed: int) -> PersistentTouch | Non
     Args:
         executed: warp instructions of the launch.
     """
-    if executed > _MOST_STAYING_STEPS:
+    if executed > _MAX_PERSISTENT_STEPS:
         return None
     x, y, _ = emulator.launch.grid
     ctas = emulator.launch.ctas
@@ -146,14 +146,14 @@ def persistent_touch(emulator: Emulator, executed: int) -> PersistentTouch | Non
         trace = emulator.trace((number % x, number // x % y, number // (x * y)))[0]
         each, row = _sectors_by_row(trace)
         if number == 0:
-            touches = max(1, len(each) * ctas // _MOST_FOLLOWED)
+            touches = max(1, len(each) * ctas // _MAX_FOLLOWED)
             every = 1 << touches.bit_length() - 1
         # Sample by a hash of the sector number, so that all CTAs keep the same sectors.
         kept = each * _SCATTER >> np.uint64(40) & np.uint64(every - 1) == 0
         when = _slice_of_rows(trace)[row[kept]]
-        keys.append(_each_once(each[kept] * np.uint64(_SLICES) + when.astype(np.uint64)))
-        stored.append(_each_once(each[kept & np.isin(trace.kind[row], _STORES)]))
-    together = _each_once(np.concatenate(keys))
+        keys.append(_unique(each[kept] * np.uint64(_SLICES) + when.astype(np.uint64)))
+        stored.append(_unique(each[kept & np.isin(trace.kind[row], _STORES)]))
+    together = _unique(np.concatenate(keys))
     sector = together // np.uint64(_SLICES)
     when = (together % np.uint64(_SLICES)).astype(np.int64)
     size = SECTOR_BYTES * every
@@ -162,9 +162,9 @@ def persistent_touch(emulator: Emulator, executed: int) -> PersistentTouch | Non
     before = when[np.flatnonzero(is_again) - 1]
     between, counts = np.unique(until[when[is_again]] - until[before], return_counts=True)
     distinct = int((~is_again).sum()) * size
-    again = zip((counts * size).tolist(), between.tolist(), strict=True)
-    written = len(_each_once(np.concatenate(stored))) * size
-    return PersistentTouch(distinct, written, tuple(again))
+    reused = zip((counts * size).tolist(), between.tolist(), strict=True)
+    written = len(_unique(np.concatenate(stored))) * size
+    return PersistentTouch(distinct, written, tuple(reused))
 
 
 # ---- along the grid's axes ----
@@ -226,7 +226,7 @@ def _listed(
     are shared; none if there are too many CTAs to probe."""
     x, y, _ = emulator.launch.grid
     ctas = emulator.launch.ctas
-    if ctas > _MOST_PROBED_CTAS:
+    if ctas > _MAX_PROBED_CTAS:
         return []
     each, row = _sectors_by_row(trace)
     instruction = _instruction_of_rows(trace)[row]
@@ -258,10 +258,10 @@ def _listed(
     listed = sorted(result.values(), key=lambda item: int(item[0].max()))
     seen = [touched_by[site] for site in sites[first.any(axis=0)].tolist()]
     unseen = ~np.any(seen, axis=0) if seen else np.zeros(len(own), np.bool_)
-    return _with_unseen(emulator, trace, own, listed, unseen) if unseen.any() else listed
+    return _with_unprobed(emulator, trace, own, listed, unseen) if unseen.any() else listed
 
 
-def _with_unseen(
+def _with_unprobed(
     emulator: Emulator,
     trace: CtaTrace,
     own: Sectors,
@@ -282,7 +282,7 @@ def _with_unseen(
         fellows = np.flatnonzero(owners == owners[at])
         fellows = fellows[fellows != at]
         if len(fellows) and left.any():
-            # CTAs of the group that share least otherwise: what they share, the whole group does.
+            # Compare CTAs that share least otherwise: what they both touch, the whole group shares.
             fellows = fellows[beside[fellows] == beside[fellows].min()]
             shared = left.copy()
             for n in {int(fellows[0]), int(fellows[-1])}:
@@ -361,13 +361,13 @@ def _sectors(trace: CtaTrace, kinds: Sequence[AccessKind] | None = None) -> Sect
     wanted = ~np.isin(trace.kind, _LOCAL) if kinds is None else np.isin(trace.kind, kinds)
     outside = np.repeat(wanted, np.diff(trace.line_start))
     # First make lines unique, as a long CTA repeats them often. Their low bits hold the sectors.
-    touched = _each_once(trace.line[outside] | trace.line_sectors[outside])
+    touched = _unique(trace.line[outside] | trace.line_sectors[outside])
     lines, masks = touched // SECTOR_BYTES & ~np.uint64(3), touched & np.uint64(15)
     each = [lines[masks >> np.uint64(s) & 1 == 1] + np.uint64(s) for s in range(4)]
-    return _each_once(np.concatenate(each))
+    return _unique(np.concatenate(each))
 
 
-def _each_once(numbers: Sectors) -> Sectors:
+def _unique(numbers: Sectors) -> Sectors:
     """Unique numbers, ascending. Sorting is many times faster here than `np.unique` by hashing."""
     ordered = np.sort(numbers)
     is_new = np.ones(len(ordered), np.bool_)

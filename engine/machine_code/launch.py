@@ -142,7 +142,11 @@ def constant_bank(
 
 
 def check_arguments(entry: Entry, arguments: tuple[bytes, ...]) -> None:
-    """Raises InvalidProblem if number or sizes of the arguments differ from the entry's."""
+    """Check the arguments against the entry's parameters.
+
+    Raises:
+        InvalidProblem: their number or their sizes in bytes differ.
+    """
     sizes = [p.size for p in entry.parameters]
     if len(arguments) != len(sizes):
         listed = ", ".join(map(str, sizes)) or "none"
@@ -194,11 +198,11 @@ _ELEMENT_BYTES = {
     **dict.fromkeys(("f32", "tf32", "i32", "u32"), 4),
     **dict.fromkeys(("f64", "i64", "u64"), 8),
 }
-_MOST_DIMENSIONS = 5
-_MOST_BYTES = 1 << 32  # distance between two made-up buffers
-_MOST_CONTENT_BYTES = 2 << 30
-_MOST_TABLES, _MOST_TABLE_BYTES = 2, 256 << 20
-_MOST_PARAMETER_BYTES = 32_764  # of a kernel, from sm_70 on
+_MAX_DIMENSIONS = 5
+_MAX_BYTES = 1 << 32  # distance between two made-up buffers
+_MAX_CONTENT_BYTES = 2 << 30
+_MAX_TABLES, _MAX_TABLE_BYTES = 2, 256 << 20
+_MAX_PARAMETER_BYTES = 32_764  # of a kernel, from sm_70 on
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +275,7 @@ def _parse(text: str, first_buffer: int) -> tuple[bytes, list[Content | None]]:
 
 
 def _table(path: Path) -> Content:
-    data = _bytes_of_file(path, _MOST_TABLE_BYTES)
+    data = _bytes_of_file(path, _MAX_TABLE_BYTES)
     return Content("", len(data), data)
 
 
@@ -294,9 +298,9 @@ def _structure(text: str, value: str, first_buffer: int) -> tuple[bytes, list[Co
     """A structure of zeros or of a file's bytes, with arguments written at their offsets."""
     base, *pieces = value.split(";")
     if base.isdecimal():
-        data = bytearray(min(int(base), _MOST_PARAMETER_BYTES))
+        data = bytearray(min(int(base), _MAX_PARAMETER_BYTES))
     else:
-        data = bytearray(_bytes_of_file(Path(base), _MOST_PARAMETER_BYTES))
+        data = bytearray(_bytes_of_file(Path(base), _MAX_PARAMETER_BYTES))
     contents: list[Content | None] = []
     for piece in pieces:
         place, equals, inner = piece.partition("=")
@@ -325,9 +329,9 @@ def tables(contents: Sequence[Content | None]) -> tuple[tuple[int, bytes], ...]:
         InvalidProblem: there are more tables than a launch can have.
     """
     known = tuple((buffer_address(n), c.data) for n, c in enumerate(contents) if c and c.data)
-    if len(known) > _MOST_TABLES:
+    if len(known) > _MAX_TABLES:
         raise InvalidProblem(
-            f"A launch can have at most {_MOST_TABLES} tables (--arg file:), not {len(known)}: "
+            f"A launch can have at most {_MAX_TABLES} tables (--arg file:), not {len(known)}: "
             "give the others as ptr.",
             code="launch_tables",
         )
@@ -347,9 +351,9 @@ def _content(text: str, value: str) -> Content:
     except ValueError:
         raise _mistake(text) from None
     content = Content(match[1] or "", count)
-    if not 1 <= content.size_bytes <= _MOST_CONTENT_BYTES:
+    if not 1 <= content.size_bytes <= _MAX_CONTENT_BYTES:
         raise InvalidProblem(
-            f"A buffer has 1 byte to {_MOST_CONTENT_BYTES >> 30} GiB (argument {text!r})."
+            f"A buffer has 1 byte to {_MAX_CONTENT_BYTES >> 30} GiB (argument {text!r})."
         )
     return content
 
@@ -384,12 +388,12 @@ def _tensor_map(text: str, value: str, buffer: int) -> tuple[bytes, list[Content
             f"{', '.join(_ELEMENT_BYTES)}."
         )
     dims, box = (tuple(int(n) for n in part.split(",")) for part in (match[2], match[4]))
-    if len(dims) != len(box) or len(dims) > _MOST_DIMENSIONS:
+    if len(dims) != len(box) or len(dims) > _MAX_DIMENSIONS:
         raise InvalidProblem(
-            f"A tensor map has one to {_MOST_DIMENSIONS} dimensions, and its box as many, not "
+            f"A tensor map has one to {_MAX_DIMENSIONS} dimensions, and its box as many, not "
             f"{len(dims)} and {len(box)} (argument {text!r})."
         )
-    if not 1 <= min(dims) <= max(dims) < 1 << 32 or math.prod(dims) * element_bytes > _MOST_BYTES:
+    if not 1 <= min(dims) <= max(dims) < 1 << 32 or math.prod(dims) * element_bytes > _MAX_BYTES:
         raise InvalidProblem(
             f"A dimension of a tensor map has 1 to 2^32 - 1 elements, and the tensor here at most "
             f"4 GiB (argument {text!r})."
@@ -409,7 +413,7 @@ def _tensor_map(text: str, value: str, buffer: int) -> tuple[bytes, list[Content
     if (why := arg.mistake) is not None:
         raise InvalidProblem(f"The CUDA driver would reject the tensor map {text!r}: {why}.")
     last = sum((n - 1) * stride for n, stride in zip(dims[1:], strides, strict=True))
-    if last >= _MOST_BYTES:
+    if last >= _MAX_BYTES:
         raise InvalidProblem(f"A tensor has at most 4 GiB here (argument {text!r}).")
     encoded = encode_argument(arg).with_addresses({"buffer": buffer_address(buffer)})
     return encoded, [Content(match[1], last // element_bytes + dims[0])]

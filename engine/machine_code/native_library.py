@@ -35,7 +35,7 @@ def load_library(source: Path, *, ahead: bool = False) -> ctypes.CDLL:
 
 
 def is_built(source: Path) -> bool:
-    """Whether the library of `source` is already built."""
+    """True if the library of `source` is already built."""
     if source in _loaded:
         return True
     try:
@@ -45,7 +45,7 @@ def is_built(source: Path) -> bool:
 
 
 def are_libraries_built() -> bool:
-    """Whether the libraries that a simulation needs are built."""
+    """True if the libraries that a simulation needs are built."""
     return all(is_built(source) for source in _sources())
 
 

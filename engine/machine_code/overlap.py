@@ -160,7 +160,7 @@ def _listed(numbers: Iterable[int]) -> str:
 
 PRODUCTS_BESIDE_EXP2 = "products in flight while exp2 runs"
 COPIES_BESIDE_PRODUCTS = "copies in flight while products run"
-_MOST = 64  # groups in flight: the count is capped here, for loops that never wait
+_MAX_IN_FLIGHT = 64  # groups; counts are capped at it, for loops that never wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class _InFlight:
         )
 
     def behind(self, i: Instruction) -> _InFlight:
-        """State after an instruction; a predicated one may not have run."""
+        """State after an instruction; a predicated one may not have been executed."""
         ran = self._behind(i)
         return self.meet(ran) if i.predicate else ran
 
@@ -224,11 +224,13 @@ class _InFlight:
         if i.opcode.endswith("GMMA"):
             if "gsb0" not in i.operands:
                 return replace(self, open_products=True)
-            return replace(self, products=min(_MOST, self.products + 1), open_products=False)
+            return replace(
+                self, products=min(_MAX_IN_FLIGHT, self.products + 1), open_products=False
+            )
         if i.opcode == "WARPGROUP" and "DEPBAR" in i.modifiers:
             return replace(self, products=min(self.products, _allowed(i)))
         if i.opcode == "LDGDEPBAR":
-            return replace(self, copies=min(_MOST, self.copies + 1))
+            return replace(self, copies=min(_MAX_IN_FLIGHT, self.copies + 1))
         if i.opcode == "DEPBAR" and "LE" in i.modifiers:
             return replace(self, copies=min(self.copies, _allowed(i)))
         return self

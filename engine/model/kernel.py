@@ -41,7 +41,7 @@ from engine.machine_code.cubin_files import read_texts, take_cubin
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.overlap import budget_mistake
 from engine.machine_code.timing.constants import widened
-from engine.machine_code.timing.power import Work, executed_work, sustained_note
+from engine.machine_code.timing.power import Work, executed_work, power_limit_note
 from engine.model.equations import (
     Calibration,
     CtaCurve,
@@ -234,7 +234,7 @@ class Estimate:
     def resources(self) -> tuple[Resources, ...]:
         return tuple(p.resources for p in self.passes)
 
-    def sustained_note(self, tensor_flops: float, instructions: float) -> str:
+    def power_limit_note(self, tensor_flops: float, instructions: float) -> str:
         """Return a sentence on the time of continuous launches if the power limit keeps the
         clock below boost; else empty.
 
@@ -252,7 +252,7 @@ class Estimate:
             instructions,
             dram_us * device.dram(device.memory_gb_per_s or 0.0).bytes_per_us,
         )
-        return sustained_note(device, work, latency.median_us)
+        return power_limit_note(device, work, latency.median_us)
 
 
 def pass_reports(
@@ -331,7 +331,9 @@ def estimate(
     resident = np.array([[p.occupancy.ctas_per_sm] for p in passes], dtype=np.int64)
     spread = predict_arrays(variant, launches, resident, m, calibration, curve)
     note = method_note(calibration, curve)
-    reason = f"{binding_sentence(spread.terms, device)} {note} At {device.clock_label}."
+    reason = f"{binding_sentence(spread.terms, device)} {note}"
+    if calibration is None:  # known times are at a clock that is not known here
+        reason += f" At {device.clock_label}."
     if spilled := sum(p.resources.spill_bytes for p in passes):
         reason += f" It spills {spilled:,} bytes of registers, which the model does not count."
     latency = Latency(

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from engine.cuda_source.host_code import closing, split_commas
+
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(?P<threads>[\w\s*]{1,80})")
 _ATTRIBUTE = re.compile(r"__(?:launch_bounds|cluster_dims|block_size)__\s*$")
@@ -134,28 +136,9 @@ def _namespaces(code: str, position: int) -> Iterator[str]:
     yield from filter(None, opened)
 
 
-def closing(code: str, opening: int) -> int:
-    """Return the index after the bracket that closes the one at `opening`; the end if there is
-    none."""
-    pair = {"(": ")", "{": "}"}[code[opening]]
-    depth = 0
-    for match in re.finditer(rf"[{re.escape(code[opening] + pair)}]", code[opening:]):
-        depth += 1 if match[0] == code[opening] else -1
-        if depth == 0:
-            return opening + match.end()
-    return len(code)
-
-
 def split_list(text: str) -> list[str]:
-    """Return the parts of a text between commas outside brackets; empty for an empty text."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "([{<") - (character in ")]}>")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [" ".join(part.split()) for part in parts] if text.strip() else []
+    """Return the parts of a text between commas outside brackets, each on one line."""
+    return [" ".join(part.split()) for part in split_commas(text)]
 
 
 @functools.lru_cache(maxsize=4)

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from engine.cuda_source.host_code import closing
 from engine.own_kernels.host_launch import (
     Parameter,
     Signature,
-    closing,
     kernels_of,
     split_list,
     without_comments,

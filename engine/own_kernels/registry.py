@@ -16,7 +16,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Final
 
-from engine.attention.config import OWN, VARIABLE, kept_kernels, kept_path
+from engine.attention.config import OWN, VARIABLE, added_kernels, added_kernels_path
 from engine.base import files
 from engine.base.errors import InvalidKernel, UnknownName
 from engine.base.files import data_folder
@@ -144,7 +144,7 @@ def keep_kernel(path: Path) -> Variant:
             f"{variant.id} is {other.path} already: rename one of the two files.",
             code="variant_name_taken",
         )
-    _write([*(kept for kept in kept_kernels() if kept != path), path])
+    _write([*(kept for kept in added_kernels() if kept != path), path])
     return variant
 
 
@@ -196,7 +196,7 @@ def fork_kernel(variant: Variant) -> Variant:
     sources = included_files(variant.source, variant.include_folders)
     base = re.sub(r"^my_|_\d+$", "", variant.id)
     folder = data_folder() / "forks"
-    taken = {kept.stem for kept in kept_kernels()}
+    taken = {kept.stem for kept in added_kernels()}
     name = next(
         name
         for name in chain([f"my_{base}"], (f"my_{base}_{n}" for n in count(2)))
@@ -243,11 +243,11 @@ def parent_of(source: Path) -> Parent | None:
 
 def forget_kernel(variant_id: str) -> None:
     """Remove a kernel from the list; its file is kept. Raises StoreError as `keep_kernel`."""
-    _write([kept for kept in kept_kernels() if kept.stem != variant_id])
+    _write([kept for kept in added_kernels() if kept.stem != variant_id])
 
 
 def _write(paths: list[Path]) -> None:
-    target = kept_path()
+    target = added_kernels_path()
     text = json.dumps({"kernels": [str(path) for path in paths]}, indent=2) + "\n"
     remedy = "free some disk space, or set ATTUNE_DATA_DIR to a folder that can be written"
     with files.as_sentence(f"The list of own kernels cannot be written to {target}", remedy):

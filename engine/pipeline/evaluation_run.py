@@ -18,9 +18,9 @@ from engine.attention.tensors import (
     FloatArray,
     InputKind,
     Inputs,
-    inputs_named,
-    passed_too,
-    told_before,
+    extreme_inputs_passed,
+    inputs_clause,
+    inputs_suffix,
 )
 from engine.backends.base import Backend, BackendName, RunOptions, RunResult
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, Status, ToolMissing
@@ -307,8 +307,8 @@ class EvaluationRun:
             schedule = request.schedule
             if judged and request.check and schedule == "in_order" and part is None:
                 schedule = "random" if name == "cpu" else "reverse"
-            told = told_before(kind, "" if schedule == request.schedule else schedule)
-            self.stage(f"Executing {_WHERE[name]}{inputs_named(kind)}")
+            told = inputs_clause(kind, "" if schedule == request.schedule else schedule)
+            self.stage(f"Executing {_WHERE[name]}{inputs_suffix(kind)}")
             result = (
                 self._run(backend, plan, prepared.inputs, schedule, repeat=not judged)
                 if part is None
@@ -353,7 +353,7 @@ class EvaluationRun:
                     backend, plan, prepared.inputs, result, correctness
                 )
             judged.append(correctness)
-        too = (passed_too(c.max_abs_err, c.tolerance) for c in judged[1:])
+        too = (extreme_inputs_passed(c.max_abs_err, c.tolerance) for c in judged[1:])
         of_part = part.part.sentence() if part is not None else ""
         reason = " ".join(filter(None, [of_part, judged[0].reason, *too]))
         passed = replace(self.base, status=Status.PASSED, reason=reason, correctness=judged[0])
@@ -493,15 +493,7 @@ class EvaluationRun:
             return backend.run(plan, inputs, options)
 
     def _options(self, *, repeat: bool) -> RunOptions:
-        request = self.request
-        return RunOptions(
-            request.check,
-            request.schedule,
-            request.seed,
-            request.timeout_s,
-            repeat,
-            self.resolved.arch,
-        )
+        return self.request.run_options(self.resolved.arch, repeat=repeat)
 
     def _part(self, plan: LaunchPlan, too_big: str | None) -> PartialRun | Evaluation | None:
         """Choose CTAs for a partial run. Return None to run all, or an evaluation if the run
@@ -551,7 +543,7 @@ class EvaluationRun:
             counted = count_plan(plan, self.compiled)
         except AttuneError:  # the time is cached, but a tool is missing
             return evaluation
-        note = self.estimate.sustained_note(counted.tensor_flops, counted.instructions)
+        note = self.estimate.power_limit_note(counted.tensor_flops, counted.instructions)
         notes = (*evaluation.notes, note) if note else evaluation.notes
         return replace(evaluation, counts=counted.counts, notes=notes)
 

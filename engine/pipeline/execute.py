@@ -107,14 +107,7 @@ def execute(evaluator: Evaluator, request: EvaluationRequest, inputs: Inputs) ->
     name, why_not = where_to_execute(request, resolved, plan)
     if why := why_not or check_host_memory(plan, name):
         raise InvalidProblem(why)
-    options = RunOptions(
-        request.check,
-        request.schedule,
-        request.seed,
-        request.timeout_s,
-        repeat=False,
-        arch=resolved.arch,
-    )
+    options = request.run_options(resolved.arch, repeat=False)
     with alone_on_gpu(name, f"{resolved.variant.id}, {request.problem.label()}"):
         result = evaluator.backend(name).run(plan, inputs, options)
     can_fall_back = name == "machine-code" and request.backend == "auto" and not plan.cubins

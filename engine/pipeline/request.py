@@ -20,7 +20,7 @@ from engine.attention.evaluation import Evaluation, Latency, PassReport
 from engine.attention.plan import LaunchPlan
 from engine.attention.problem import Problem
 from engine.attention.tensors import NORMAL, InputKind
-from engine.backends.base import BackendName
+from engine.backends.base import BackendName, RunOptions
 from engine.base.errors import AttuneError, InvalidProblem, Status
 from engine.base.memory import available_host_memory
 from engine.base.schema import Stored
@@ -76,6 +76,15 @@ class EvaluationRequest(Stored):
     # SM clock of predicted times in MHz, and its kind; None: the boost clock.
     clock_mhz: float | None = None
     clock: ClockKind = "boost"
+
+    def run_options(self, arch: str, *, repeat: bool) -> RunOptions:
+        """Return the options of a backend's run.
+
+        Args:
+            arch: `ResolvedRequest.arch`.
+            repeat: run twice and compare bits.
+        """
+        return RunOptions(self.check, self.schedule, self.seed, self.timeout_s, repeat, arch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,15 +99,19 @@ def versions() -> str:
     return f"Python {environment['python']}, {', '.join(packages)}."
 
 
+def _running_on(has: tuple[int, int], variants: Iterable[Variant]) -> Iterator[Variant]:
+    """Yield the variants that run on a compute capability."""
+    for variant in variants:
+        needed = variant.min_compute_capability
+        if has >= needed and (has == needed or not variant.arch_specific):
+            yield variant
+
+
 def gpu_compiler(device: DeviceSpec) -> str:
     """Compile every variant of the ladder that the GPU can run with NVRTC."""
     name = toolchain().name
-    has = device.compute_capability
     compiled = []
-    for variant in LADDER:
-        needed = variant.min_compute_capability
-        if has < needed or (variant.arch_specific and has != needed):
-            continue
+    for variant in _running_on(device.compute_capability, LADDER):
         plan = make_plan(variant, PROBLEM, variant.default_config())
         try:
             compile_plan(plan, device.arch)
@@ -232,10 +236,7 @@ def occupancy_model(backend: CudaBackend, variants: Iterable[Variant] = LADDER) 
     number = int(calls.arch.removeprefix("sm_"))
     has = (number // 10, number % 10)
     compared = 0
-    for variant in variants:
-        needed = variant.min_compute_capability
-        if has < needed or (variant.arch_specific and has != needed):
-            continue
+    for variant in _running_on(has, variants):
         plan = make_plan(variant, PROBLEM, variant.default_config())
         compiled = compile_plan(plan, calls.arch)
         smem = {p.entry: p.dynamic_smem_bytes for p in plan.passes}

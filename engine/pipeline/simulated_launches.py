@@ -22,12 +22,12 @@ from engine.devices.spec import DeviceSpec, at_clock
 from engine.history import History
 from engine.history.simulation import resident_of, time_launch
 from engine.machine_code.advice import Advice, Rerun, advise
-from engine.machine_code.analysis import Analysis, code_digest, following_registers
+from engine.machine_code.analysis import Analysis, code_digest, live_registers_in_background
 from engine.machine_code.launch_report import Hint, MachineCode, PassReport, own_line, report
 from engine.machine_code.timing.power import (
     BURST_US,
     SustainedClock,
-    held_sentence,
+    power_limit_sentence,
     sustained_clock,
     work_of,
 )
@@ -177,7 +177,7 @@ def read_machine_code(request: EvaluationRequest, history: History) -> MachineCo
     if (known := _find(path)) is not None:
         return known
     analyses = analyse_plan(plan, device.arch)
-    with following_registers(analyses):
+    with live_registers_in_background(analyses):
         timed, no_time = _timed(predicted, analyses)
     made = MachineCode(
         variant=variant.id,
@@ -357,18 +357,29 @@ def device_at(
 
 
 def device_of_plan(
-    device: DeviceSpec, word: str | None, variant: Variant, plan: LaunchPlan
+    device: DeviceSpec,
+    word: str | None,
+    variant: Variant,
+    plan: LaunchPlan,
+    analyses: Sequence[Analysis] = (),
 ) -> DeviceSpec:
-    """Return `device_at` for a variant's launches."""
+    """Return `device_at` for a variant's launches.
+
+    Args:
+        analyses: of the plan, where they are known; they may be of another architecture's code.
+    """
     if word is None or given_clock(word) is not None or word == BOOST:
         return device_at(device, word, (), tuple)
-    analyses = analyse_plan(plan, device.arch)
+    of_passes = analyses or analyse_plan(plan, device.arch)
 
     def at_boost() -> Sequence[TimedLaunch]:
-        predicted = History().estimate(Kernel.of(variant, device, plan.config), plan.problem)
-        return time_passes(variant, plan, analyses, device, predicted)
+        predicted = None
+        if of_passes[0].program.arch == device.arch:
+            # Without known times, which are at a clock that is not known here.
+            predicted = History().estimate(Kernel.of(variant, device, plan.config), plan.problem)
+        return time_passes(variant, plan, of_passes, device, predicted)
 
-    return device_at(device, word, analyses, at_boost)
+    return device_at(device, word, of_passes, at_boost)
 
 
 def clock_note(
@@ -396,5 +407,5 @@ def clock_note(
     slower = sum(t.simulated.us_at(found.clock_mhz) for t in timed)
     return (
         f"{at}, which bursts of up to {BURST_US / 1e3:.0f} ms reach. "
-        f"{held_sentence(device, found, total, slower)} (--clock sustained simulates it.)"
+        f"{power_limit_sentence(device, found, total, slower)} (--clock sustained simulates it.)"
     )

@@ -33,8 +33,8 @@ from kernels.variant import (
     BLOCK_TABLE,
     CU_SEQLENS_K,
     CU_SEQLENS_Q,
+    FEATURE_BUFFERS,
     KV_SCALES,
-    OF_FEATURES,
     PACKED,
     SEQLENS,
     SINKS,
@@ -145,7 +145,7 @@ def _buffer(plan: LaunchPlan, name: str) -> str:
         return f"{_shape((problem.batch, pages.per_sequence))} int32, pages of K and V"
     if pages is not None and name in ("k", "v"):
         return f"{_shape(pages.shape)} {problem.dtype}, in pages"
-    if name in OF_FEATURES:
+    if name in FEATURE_BUFFERS:
         entries, what = plan.buffer_bytes[name] // 4, _OF_FEATURES[name]
         return f"{_shape((entries,))} {what}"
     if plan.packed and name in (PACKED, *"qkv"):

@@ -28,7 +28,7 @@ from engine.pipeline.request import EvaluationRequest, preview, resolve
 from engine.pipeline.simulated_launches import read_machine_code
 from kernels.description import place_of_key
 from kernels.ladder import LADDER
-from kernels.possible import mistaken_keys
+from kernels.possible import invalid_formula_keys
 from kernels.toml_block import KernelDescriptionError
 
 # `Status` in lower case, or the state of a kernel that was not executed.
@@ -466,7 +466,7 @@ def _stopped(
         place = _place(evaluation)
     if status is Status.SKIPPED and kernel is not None and kernel.variant.id not in LADDER.names():
         remedy = _OWN_REMEDY
-        if keys := mistaken_keys(kernel.variant, problem, kernel.config):
+        if keys := invalid_formula_keys(kernel.variant, problem, kernel.config):
             field = next(str(key) for key in reversed(keys) if isinstance(key, str))
             remedy = f"correct {field} in the kernel's description"
             with suppress(KernelDescriptionError):
@@ -571,7 +571,7 @@ def _rung_us(name: str, kernel: Kernel, problem: Problem, history: History) -> f
         variant = find_variant(name)
         config = default_config(variant, {}, kernel.device)
         shared = {k: v for k, v in kernel.config.items() if k in config}
-        if variant.unoffered(shared) is None:
+        if variant.invalid_values(shared) is None:
             config |= shared
         found = history.estimate(Kernel.of(variant, kernel.device, config), problem)
     except AttuneError:

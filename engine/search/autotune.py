@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
-from engine.attention.config import TunedConfig, find_variant, keep_tuned, problem_class
+from engine.attention.config import TunedConfig, find_variant, problem_class, save_tuned
 from engine.attention.evaluation import Correctness, Origin
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
@@ -404,7 +404,7 @@ def keep_configs(entries: Iterable[TunedConfig]) -> list[str]:
     sentences = []
     for entry in entries:
         key = f"{entry.variant} on {entry.gpu}, {entry.problem_class}"
-        if keep_tuned(entry):
+        if save_tuned(entry):
             sentences.append(f"Saved for {key}: {entry.values()} ({entry.origin}).")
         else:
             sentences.append(

@@ -440,7 +440,7 @@ def _pass_row(report: PassReport) -> dict[str, object]:
         "waves": None if o.waves is None else f"{o.waves:.3g}",
         "wave efficiency": _percent(o.wave_efficiency),
         "SM fill": _percent(o.sm_fill),
-        "GPU filled": _percent(o.gpu_fill),
+        "GPU fill": _percent(o.gpu_fill),
     }
 
 

@@ -77,7 +77,7 @@ def driver_folder() -> Path:
     toolchain, include = find_toolchain(), find_include_dir((cuda_and_cupy()[0], 0))
 
     def build(folder: Path) -> None:
-        # Only libcuda has a soname: an NVML loaded by its path does not replace the driver's.
+        # Only libcuda has a soname, so that NVML, loaded by its path, does not replace another one.
         _compile(toolchain, driver_arguments(toolchain, include, folder), folder / "libcuda.so.1")
         nvml = [str(_NATIVE / "nvml.cpp"), f"-I{include}"]
         _compile(toolchain, nvml, folder / "libnvidia-ml.so.1")
@@ -145,7 +145,8 @@ def runtime_module(driver: Path) -> Path:
     if not version:
         raise ToolMissing(
             f"The software GPU needs CuPy, and its package {_CUPY[major]} is not installed: "
-            f"pip install -e '.[cuda{major}]'."
+            f"pip install -e '.[cuda{major}]'.",
+            code="software_gpu_needs_cupy",
         )
     toolchain, include = find_toolchain(), find_include_dir((major, 0))
 
@@ -303,7 +304,7 @@ _SLICE_SMS = {
     132: {"1g": 16, "2g": 32, "3g": 60, "4g": 64, "7g": 132},
 }
 _DEFAULT = "L4"
-_MOST_DEVICES = 16
+_MAX_DEVICES = 16
 _ROOT = Path(__file__).resolve().parents[2]
 _EXECUTE = _ROOT / "engine" / "machine_code" / "native" / "execute.cpp"
 
@@ -366,9 +367,9 @@ def device_table(names: str) -> str:
         InvalidProblem: no name, too many, or a slice that the GPU does not have.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
-    if not 1 <= len(wanted) <= _MOST_DEVICES:
+    if not 1 <= len(wanted) <= _MAX_DEVICES:
         raise InvalidProblem(
-            f"{CHOICE} names {len(wanted)} GPUs: give 1 to {_MOST_DEVICES} of the device table, "
+            f"{CHOICE} names {len(wanted)} GPUs: give 1 to {_MAX_DEVICES} of the device table, "
             "separated by commas."
         )
     return "\n".join(_line(_device(name)) for name in wanted)

@@ -77,7 +77,7 @@ def describe(data: bytes, base: int) -> bytes:
 
 
 class _Fields:
-    """Writes 64-bit numbers, and texts after their size."""
+    """Encoder of 64-bit numbers, and of texts preceded by their size."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -104,9 +104,9 @@ def _function(
     out.number(len(entry.parameters))
     for parameter in entry.parameters:
         out.number(parameter.offset, parameter.size)
-    alone = replace(entry, cluster=(1, 1, 1))  # the driver sets it for a launch
+    alone = replace(entry, cluster=(1, 1, 1))  # set by the driver at a launch
     empty = Launch((1, 1, 1), (1, 1, 1), 0, tuple(bytes(p.size) for p in entry.parameters))
-    for cluster in ((1, 1, 1), (2, 1, 1)):  # also tells whether the kernel runs in clusters
+    for cluster in ((1, 1, 1), (2, 1, 1)):  # without and with clusters
         out.text(constant_bank(alone, cubin.arch, empty, WINDOWS, cluster))
     banks = {bank: content for bank, content in entry.constants.items() if bank}
     out.number(len(banks))

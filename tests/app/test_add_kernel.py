@@ -10,7 +10,7 @@ import pytest
 from app_driver import metric, texts, until
 from words import says
 
-from engine.attention.config import kept_kernels
+from engine.attention.config import added_kernels
 from engine.cuda_source import compile_kernel
 from engine.jobs.manager import use_manager
 from engine.own_kernels.registry import keep_kernel
@@ -51,7 +51,7 @@ def test_an_added_kernel_is_a_variant_until_it_is_removed(open_app, tmp_path, mo
     assert at.selectbox(key="variant").value == "naive_flash"
     at.button(key="add_kernel").click().run()
     at.button(key="forget_naive_flash").click().run()
-    assert kept_kernels() == []
+    assert added_kernels() == []
     assert not at.exception
     at.run()
     assert not at.exception
@@ -68,7 +68,7 @@ def test_a_kernel_is_tried_before_it_is_added(open_app, tmp_path, monkeypatch):
     at.button(key="add_kernel").click().run()
     at.text_input(key="add_path").set_value(str(tmp_path / "wrong_rows.cu")).run()
     at.button(key="add_described").click().run()
-    assert kept_kernels() == []
+    assert added_kernels() == []
     assert any(says(error.value, "incorrect_on", "B1 H2 S37") for error in at.error)
     assert says(at.button(key="add_described").label, "all_the_same", "Add")
     assert not at.exception
@@ -88,7 +88,7 @@ def test_a_float_kernel_is_shown_and_selected_in_its_own_format(open_app, tmp_pa
     assert not at.error
     assert "On B1 H2 S37 D64 fp32 causal" in texts(at)
     at.button(key="add_described").click().run()
-    assert [path.name for path in kept_kernels()] == ["float_rows.cu"]
+    assert [path.name for path in added_kernels()] == ["float_rows.cu"]
     assert not at.exception
     at.run()
     assert at.session_state["variant"] == "float_rows"
@@ -117,7 +117,7 @@ def test_another_compilers_machine_code_is_tried_and_added(open_app, tmp_path, m
     at.text_input(key="add_path").set_value(str(tmp_path / "rows.cu")).run()
     assert not says(texts(at), "there_is_no")
     at.button(key="add_described").click().run(timeout=240)  # the first run builds the executor
-    assert [path.name for path in kept_kernels()] == ["rows.cu"]
+    assert [path.name for path in added_kernels()] == ["rows.cu"]
     assert not at.exception
 
 

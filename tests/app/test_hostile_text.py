@@ -20,7 +20,7 @@ from words import says
 from app.evaluation import tabs
 from app.shared.widgets import plain_markdown
 from app.sweep.results import TABS as SWEEP_TABS
-from engine.attention.config import keep_tuned, problem_class
+from engine.attention.config import problem_class, save_tuned
 from engine.attention.problem import Problem
 from engine.base.errors import Status
 from engine.search.ranking import SweepRow
@@ -178,7 +178,7 @@ def hostile_files(hostile: Snapshot, cache_dir: Path) -> Iterator[Path]:
     texts = {"reason": PROBE, "log": PROBE, "notes": (PROBE,), "device": PROBE, "flags": (PROBE,)}
     described = {"problem": PROBE, "when": PROBE, "strategy": PROBE}
     known = replace(TUNED, problem_class=problem_class(problem), **described)
-    keep_tuned(replace(known, gpu=gpu, variant=variant))
+    save_tuned(replace(known, gpu=gpu, variant=variant))
     spec = SweepSpec(Space((variant,), (problem,)), SweepOptions(gpu=gpu))
     book = SweepJournal(cache_dir / "sweeps" / "hostile.jsonl")
     place = Location(host=PROBE, gpu=PROBE)

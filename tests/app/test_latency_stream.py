@@ -336,7 +336,7 @@ def test_a_run_is_not_mistaken_for_a_live_measurement(open_tab, jobs):
 @pytest.mark.usefixtures("jobs")
 def test_the_other_switch_keeps_its_key_and_has_a_name_of_its_own(open_tab):
     at = open_tab()
-    assert at.toggle(key="live").label == "Rerun on change"
+    assert says(at.toggle(key="live").label, "rerun_on_change")
     assert len({t.label for t in at.toggle}) == len(at.toggle)
 
 

@@ -19,7 +19,7 @@ from app.sweep import charts as sweep_charts
 from app.sweep import frames
 from app.sweep.cost_estimate import estimate
 from app.sweep.results import TABS
-from engine.attention.config import keep_tuned, load_tuned, tuned_path
+from engine.attention.config import load_tuned, save_tuned, tuned_path
 from engine.attention.problem import Problem
 from engine.base.errors import StoreError
 from engine.jobs.manager import JobManager, manager, use_manager
@@ -441,7 +441,7 @@ def test_a_prediction_does_not_replace_a_measurement(swept):
     at = swept(sweep_tab="Tuned configs", variant="v05", S="64")
     at.button(key="sweep_keep_0").click().run()
     (kept,) = load_tuned()
-    keep_tuned(replace(kept, origin="measured"))
+    save_tuned(replace(kept, origin="measured"))
     at.run()
     button = at.button(key="sweep_keep_0")
     assert button.disabled

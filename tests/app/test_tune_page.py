@@ -28,10 +28,10 @@ def test_every_page_opens_under_a_title_of_its_own(open_app):
 
 def test_a_change_of_the_problem_changes_occupancy_and_prediction_at_once(open_app):
     at = until(open_app(gpu="L4"), compiled)
-    assert badge(at, "GPU filled") == "3% of 58 SMs"
+    assert badge(at, "GPU fill") == "3% of 58 SMs"
     before = metric(at, "Latency")
     at.number_input(key="B").set_value(64).run()
-    assert badge(at, "GPU filled") == "100% of 58 SMs"
+    assert badge(at, "GPU fill") == "100% of 58 SMs"
     assert badge(at, "Waves") == "128 CTAs"
     assert metric(at, "Latency") != before
     if not simulated(at):
@@ -44,7 +44,7 @@ def test_another_gpu_gives_other_figures(open_app):
     on_l4 = metric(at, "Latency")
     at.selectbox(key="gpu").set_value("H200").run()
     until(at, compiled)
-    assert badge(at, "GPU filled").endswith("of 132 SMs")
+    assert badge(at, "GPU fill").endswith("of 132 SMs")
     assert metric(at, "Latency") != on_l4
 
 

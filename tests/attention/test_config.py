@@ -9,7 +9,7 @@ import pytest
 from tuned_data import ENTRY, PROBLEM
 from words import says
 
-from engine.attention.config import default_config, find_variant, keep_tuned, resolve_config
+from engine.attention.config import default_config, find_variant, resolve_config, save_tuned
 from engine.choose.batch.recommend import BatchRequest, recommend_batch
 from engine.devices import find_device
 from engine.history import History
@@ -37,7 +37,7 @@ def test_nothing_tuned_takes_defaults(file: Path) -> None:
 
 
 def test_missing_values_are_the_tuned_ones(file: Path) -> None:
-    keep_tuned(ENTRY, file)
+    save_tuned(ENTRY, file)
     found = resolve_config(V05, {}, PROBLEM, L4)
     assert found.values == ENTRY.config
     assert set(found.origins.values()) == {"tuned"}
@@ -59,7 +59,7 @@ def test_a_complete_config_is_never_changed(file: Path) -> None:
 
 
 def test_given_values_that_do_not_go_with_the_tuned_ones_take_defaults(file: Path) -> None:
-    keep_tuned(ENTRY, file)
+    save_tuned(ENTRY, file)
     found = resolve_config(V05, {"nonsense": 1}, PROBLEM, L4)
     assert found.values == {**V05.default_config(), "nonsense": 1}
     assert found.tuned is None
@@ -76,7 +76,7 @@ def test_a_damaged_file_is_one_sentence_and_defaults(file: Path) -> None:
 
 
 def test_evaluations_and_batches_take_the_tuned_config(file: Path) -> None:
-    keep_tuned(ENTRY, file)
+    save_tuned(ENTRY, file)
     request = EvaluationRequest("v05", PROBLEM, gpu="L4", execute=False)
     assert resolve(request).config == ENTRY.config
     assert evaluate(request).evaluation.config == ENTRY.config
@@ -94,7 +94,7 @@ def test_sweeps_do_not_depend_on_what_was_tuned(file: Path) -> None:
 
     request = EvaluationRequest("v05", PROBLEM, gpu="L4")
     before = points(), point_id(request)
-    keep_tuned(ENTRY, file)
+    save_tuned(ENTRY, file)
     assert (points(), point_id(request)) == before
 
 
@@ -115,9 +115,9 @@ def test_persistent_ctas_follow_the_sms_of_the_gpu(variant: str, gpu: str, num_c
 
 def test_any_number_of_persistent_ctas_is_offered() -> None:
     v19 = find_variant("v19")
-    assert v19.unoffered({"num_ctas": 57}) is None
+    assert v19.invalid_values({"num_ctas": 57}) is None
     for wrong in (0, 65_536):
-        why = v19.unoffered({"num_ctas": wrong})
+        why = v19.invalid_values({"num_ctas": wrong})
         facts = ("v19", f"num_ctas={wrong}", "1 to 65,535", "4, 78, 114, 132")
         assert says(str(why), "value_not_offered", *facts)
     assert v19.default_config()["num_ctas"] == 132  # without a GPU

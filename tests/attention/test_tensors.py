@@ -17,11 +17,11 @@ from engine.attention.tensors import (
     check_input_kind,
     decode,
     encode,
-    inputs_named,
+    inputs_clause,
+    inputs_suffix,
     make_inputs,
     meaning,
     poison_of,
-    told_before,
 )
 from engine.base.errors import InvalidProblem
 from kernels.variant import Dtype
@@ -179,8 +179,8 @@ def test_the_former_name_of_inputs_gives_the_same_ones() -> None:
     np.testing.assert_array_equal(former.q, present.q)
     np.testing.assert_array_equal(former.k, present.k)
     assert meaning("harsh") == meaning("extreme")
-    assert told_before("harsh", "") == told_before("extreme", "")
-    assert inputs_named("harsh") == ", extreme inputs"
+    assert inputs_clause("harsh", "") == inputs_clause("extreme", "")
+    assert inputs_suffix("harsh") == ", extreme inputs"
 
 
 def test_some_extreme_rows_have_one_key_far_above_all_others() -> None:

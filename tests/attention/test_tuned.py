@@ -14,12 +14,12 @@ from tuned_data import ENTRY, PROBLEM
 from words import raises
 
 from engine.attention.config import (
+    delete_tuned,
     find_tuned,
     find_variant,
-    forget_tuned,
-    keep_tuned,
     load_tuned,
     problem_class,
+    save_tuned,
     tuned_path,
 )
 from engine.attention.problem import Problem
@@ -55,7 +55,7 @@ def test_what_is_kept_is_found_for_the_whole_class(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "tuned.json"
     assert load_tuned(path) == []
     assert find_tuned("L4", VARIANT, PROBLEM, path) is None
-    assert keep_tuned(ENTRY, path)
+    assert save_tuned(ENTRY, path)
     assert find_tuned("L4", VARIANT, replace(PROBLEM, seqlen=100), path) == ENTRY
     for other in (
         replace(PROBLEM, seqlen=129),
@@ -73,17 +73,17 @@ def test_the_latest_replaces_but_a_prediction_never_a_measurement(tmp_path: Path
     better = replace(ENTRY, median_us=11.0, config={**ENTRY.config, "num_splits": 4})
     guess = replace(ENTRY, median_us=1.0, origin="predicted")
     elsewhere = replace(guess, gpu="T4")
-    assert keep_tuned(guess, path)
-    assert keep_tuned(ENTRY, path)
-    assert keep_tuned(better, path)
-    assert not keep_tuned(guess, path)
-    assert keep_tuned(elsewhere, path)
+    assert save_tuned(guess, path)
+    assert save_tuned(ENTRY, path)
+    assert save_tuned(better, path)
+    assert not save_tuned(guess, path)
+    assert save_tuned(elsewhere, path)
     assert load_tuned(path) == [better, elsewhere]
 
 
 def test_a_config_that_the_variant_refuses_by_now_is_not_used(tmp_path: Path) -> None:
     path = tmp_path / "tuned.json"
-    keep_tuned(replace(ENTRY, config={"block_n": 32, "threads_per_row": 8}), path)
+    save_tuned(replace(ENTRY, config={"block_n": 32, "threads_per_row": 8}), path)
     assert find_tuned("L4", VARIANT, PROBLEM, path) is None
 
 
@@ -107,7 +107,7 @@ def test_a_damaged_file_is_one_sentence_and_stays_as_it_is(tmp_path: Path, text:
     with raises(StoreError, "tuned_file_foreign", "ATTUNE_TUNED"):
         load_tuned(path)
     with pytest.raises(StoreError):
-        keep_tuned(ENTRY, path)
+        save_tuned(ENTRY, path)
     assert path.read_bytes() == before
 
 
@@ -123,7 +123,7 @@ def test_a_damaged_file_is_one_sentence_and_stays_as_it_is(tmp_path: Path, text:
 )
 def test_entries_are_checked(tmp_path: Path, wrong: dict[str, object]) -> None:
     path = tmp_path / "tuned.json"
-    keep_tuned(ENTRY, path)
+    save_tuned(ENTRY, path)
     data = json.loads(path.read_text())
     data["tuned"][0] |= wrong
     path.write_text(json.dumps(data))
@@ -136,7 +136,7 @@ def test_several_savers_lose_nothing(tmp_path: Path) -> None:
 
     def keep(number: int) -> None:
         for i in range(10):
-            keep_tuned(replace(ENTRY, gpu=f"GPU {number}-{i}"), path)
+            save_tuned(replace(ENTRY, gpu=f"GPU {number}-{i}"), path)
 
     threads = [threading.Thread(target=keep, args=(n,)) for n in range(4)]
     for t in threads:
@@ -150,12 +150,12 @@ def test_several_savers_lose_nothing(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with raises(StoreError, "file_failed", "tuned.json"):
-        keep_tuned(ENTRY, tmp_path / "file" / "tuned.json")
+        save_tuned(ENTRY, tmp_path / "file" / "tuned.json")
 
 
 def test_the_place_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "mine.json"))
-    keep_tuned(ENTRY)
+    save_tuned(ENTRY)
     assert tuned_path() == tmp_path / "mine.json"
     assert find_tuned("L4", VARIANT, PROBLEM) == ENTRY
 
@@ -163,13 +163,13 @@ def test_the_place_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def test_forgetting(tmp_path: Path) -> None:
     path = tmp_path / "tuned.json"
     elsewhere = replace(ENTRY, gpu="L40S")
-    assert not forget_tuned(ENTRY, path)
+    assert not delete_tuned(ENTRY, path)
     assert not path.exists()
-    keep_tuned(ENTRY, path)
-    keep_tuned(elsewhere, path)
-    assert forget_tuned(replace(ENTRY, config={}, median_us=1.0), path)  # by GPU and problem
+    save_tuned(ENTRY, path)
+    save_tuned(elsewhere, path)
+    assert delete_tuned(replace(ENTRY, config={}, median_us=1.0), path)  # by GPU and problem
     assert load_tuned(path) == [elsewhere]
-    assert not forget_tuned(ENTRY, path)
+    assert not delete_tuned(ENTRY, path)
 
 
 def test_the_data_folder_is_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_gxx_comes_before_clang_and_broken_ones_are_passed_over(path_folder):
     pretend_compiler(path_folder / "g++", "", exit_code=1)
     from engine.base import cxx
 
-    cxx._first_that_answers.cache_clear()
+    cxx._first_working.cache_clear()
     assert find_toolchain().family == "clang"
 
 

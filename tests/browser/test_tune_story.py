@@ -47,7 +47,7 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     expect(app.page.locator(".js-plotly-plot")).to_have_count(3, timeout=WAIT_MS)
     app.see("which says nothing about a GPU")
     app.tab("Occupancy")
-    app.see("What limits")
+    app.see("Limiting resource")
     expect(app.page.locator(".js-plotly-plot")).to_have_count(7, timeout=WAIT_MS)
     app.tab("Source and resources")
     app.see("Compile flags")
@@ -205,7 +205,7 @@ def test_the_path_tune_opens_the_default_page(new_tab):
 @pytest.mark.parametrize("width", [420, 1920])
 def test_narrow_and_wide_windows_show_all_figures(new_tab, width):
     app = new_tab(viewport={"width": width, "height": 900})
-    for label in ("Correctness", "Latency", "Registers", "Occupancy", "Waves", "GPU filled"):
+    for label in ("Correctness", "Latency", "Registers", "Occupancy", "Waves", "GPU fill"):
         expect(app.metric(label)).to_be_visible(timeout=WAIT_MS)
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert app.page.evaluate(overflow) <= 0

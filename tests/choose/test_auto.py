@@ -16,8 +16,8 @@ from words import raises, says
 from engine.attention.config import (
     TunedConfig,
     find_variant,
-    keep_tuned,
     problem_class,
+    save_tuned,
     variant_from,
 )
 from engine.attention.evaluation import CALIBRATED, Latency, Resources
@@ -337,7 +337,7 @@ def test_a_tuned_config_is_a_candidate() -> None:
         strategy="exhaustive",
         evaluations=18,
     )
-    keep_tuned(tuned)
+    save_tuned(tuned)
     choice = choose(SMALL, L4, history=Simulated(us={"v12": 3.0, "v10": 2.0}))
     assert (choice.variant.id, choice.config["block_n"]) == ("v10", 32)
     assert says(choice.reason, "config_your_tuned")

@@ -349,15 +349,17 @@ def test_errors_are_json_where_that_was_asked_for(
 
 
 def test_the_help_lists_every_command_in_one_group(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
+    with pytest.raises(SystemExit) as ended:
         main(["--help"])
+    assert ended.value.code == 0
     listed = re.findall(r"^  ([a-z][a-z-]+)  ", capsys.readouterr().out, re.MULTILINE)
     assert sorted(listed) == sorted(parser().commands)
 
 
 def test_the_version_is_the_project_s(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
+    with pytest.raises(SystemExit) as ended:
         main(["--version"])
+    assert ended.value.code == 0
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert capsys.readouterr().out == f"attune {project['version']}\n"
 

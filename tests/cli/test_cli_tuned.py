@@ -10,7 +10,7 @@ import pytest
 from tuned_data import ENTRY
 from words import says
 
-from engine.attention.config import keep_tuned, load_tuned
+from engine.attention.config import load_tuned, save_tuned
 from engine.cli import main
 
 OTHER = replace(ENTRY, gpu="H200", variant="v02", config={"block_n": 32, "threads_per_row": 2})
@@ -19,8 +19,8 @@ OTHER = replace(ENTRY, gpu="H200", variant="v02", config={"block_n": 32, "thread
 @pytest.fixture(autouse=True)
 def _own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
-    keep_tuned(ENTRY)
-    keep_tuned(OTHER)
+    save_tuned(ENTRY)
+    save_tuned(OTHER)
 
 
 def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +45,7 @@ def test_forgetting(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_gpu_or_kernel_is_of_the_table_or_of_what_is_kept(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    keep_tuned(replace(ENTRY, gpu="L5", variant="is_no_more"))
+    save_tuned(replace(ENTRY, gpu="L5", variant="is_no_more"))
     assert main(["tuned", "is_no_more", "--gpu", "L5", "--forget"]) == 0
     assert load_tuned() == [OTHER, ENTRY]
     assert main(["tuned", "--gpu", "nvidia l4", "--json"]) == 0

@@ -175,7 +175,7 @@ def test_packed_sequences_are_those_of_the_padded_tensors() -> None:
 def test_rungs_that_do_not_take_a_feature_say_so() -> None:
     for variant in LADDER:
         for problem in PROBLEMS:
-            why = variant._untaken(problem.features)
+            why = variant._unsupported_features(problem.features)
             missing = [FEATURES[f] for f in problem.features if f not in variant.takes]
             assert (why is None) == (not missing)
             assert all(what in str(why) for what in missing)

@@ -181,7 +181,7 @@ def test_headers_are_found_where_a_compiler_finds_them(
     assert sources.foreign == ("cstdint", "vector")
     kernel = compile_kernel(source, (), "sm_89", ("k",), (tmp_path / "include",))
     assert kernel.symbols == {"k": "_Z1kPi"}
-    with pytest.raises(CompileError, match=r'could not open source file "lib\.h"|cannot open'):
+    with raises(CompileError, "nvrtc_error", "lib.h"):
         compile_kernel(source, (), "sm_89", ("k",))
 
 

@@ -66,14 +66,15 @@ def test_the_arch_specific_target_takes_its_instructions(cuda_file: Callable[...
         'extern "C" __global__ void k() { asm volatile("wgmma.fence.sync.aligned;"); }\n'
     )
     assert compile_kernel(source, (), "sm_90a", ("k",)).arch == "sm_90a"
-    with pytest.raises(CompileError, match=r"^kernel\.cu\(1\): in PTX: .*wgmma\.fence"):
+    with raises(CompileError, "nvrtc_error", "kernel.cu(1): in PTX: ", "wgmma.fence"):
         compile_kernel(source, (), "sm_90", ("k",))
 
 
 def test_a_syntax_error_has_file_and_line(cuda_file: Callable[..., Path]) -> None:
     source = cuda_file('// ⌈S / 64⌉\n\nextern "C" __global__ void k() {\n    int x = ;\n}\n')
-    with pytest.raises(CompileError, match=r"^kernel\.cu\(4\): expected an expression$") as error:
+    with raises(CompileError, "nvrtc_error") as error:
         compile_kernel(source, (), "sm_89", ("k",))
+    assert str(error.value) == "kernel.cu(4): expected an expression"
     assert "int x = ;" in error.value.log
 
 
@@ -81,7 +82,7 @@ def test_an_error_in_a_header_names_the_header(
     cuda_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     (tmp_path / "part.cuh").write_text("\n\n__device__ float f() { return UNKNOWN; }\n")
-    with pytest.raises(CompileError, match=r'^part\.cuh\(3\): identifier "UNKNOWN" is undefined$'):
+    with raises(CompileError, "nvrtc_error", 'part.cuh(3): identifier "UNKNOWN" is undefined'):
         compile_kernel(cuda_file('#include "part.cuh"\n'), (), "sm_89", ())
 
 
@@ -91,7 +92,7 @@ def test_errors_in_a_headers_host_code_come_after_those_of_the_kernel(
     """Host code is kept if a bracket is missing, and is then compiled first."""
     (tmp_path / "part.cuh").write_text("void free_all(float* p) {\n  cudaFree(p);\n")
     source = cuda_file('#include "part.cuh"\n}\n__global__ void k() { UNKNOWN; }\n')
-    with pytest.raises(CompileError, match=r'^kernel\.cu\(3\): identifier "UNKNOWN" is undefined$'):
+    with raises(CompileError, "nvrtc_error", 'kernel.cu(3): identifier "UNKNOWN" is undefined'):
         compile_kernel(source, (), "sm_89", ())
 
 
@@ -103,14 +104,14 @@ def test_an_error_in_inline_ptx_has_its_source_line(cuda_file: Callable[..., Pat
         '    asm volatile("bogus.u32 %0, 1;" : "=r"(*x));\n'
         "}\n"
     )
-    with pytest.raises(CompileError, match=r"^kernel\.cu\(4\): in PTX: .*'bogus'$") as error:
+    with raises(CompileError, "nvrtc_error", "kernel.cu(4): in PTX: ", "'bogus'") as error:
         compile_kernel(source, (), "sm_75", ("k",))
     assert "kernel.cu(4): error:" in error.value.log
 
 
 def test_a_static_assert_gives_its_reason(cuda_file: Callable[..., Path]) -> None:
     source = cuda_file('static_assert(BLOCK_M % 16 == 0, "mma takes 16 rows");\n')
-    with pytest.raises(CompileError, match=r'^kernel\.cu\(1\): .*"mma takes 16 rows"'):
+    with raises(CompileError, "nvrtc_error", "kernel.cu(1): ", '"mma takes 16 rows"'):
         compile_kernel(source, (("BLOCK_M", "24"),), "sm_89", ())
 
 

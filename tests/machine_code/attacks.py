@@ -294,7 +294,7 @@ def main(
     emulation.MAX_STEPS = MOST_STEPS
     os.environ.pop("LD_PRELOAD", None)  # the tools have too little memory for the sanitizer
     cubins = [path.read_bytes() for path in sorted(folder.glob("*.cubin"))]
-    disassembly._MOST_CPU_S = MOST_READ_S
+    disassembly._MAX_CPU_S = MOST_READ_S
     ends: collections.Counter[str] = collections.Counter()
     for case in range(number + targeted + executed):
         rng = random.Random(f"{seed}-{case}")

@@ -247,7 +247,7 @@ def test_what_is_stored_is_told_from_what_is_loaded(tmp_path: Path, ctas: int) -
 def test_persistent_ctas_too_long_to_follow_move_their_tensors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(footprint, "_MOST_STAYING_STEPS", 0)
+    monkeypatch.setattr(footprint, "_MAX_PERSISTENT_STEPS", 0)
     device, variant = find_device("H100 SXM"), by_id("v19")
     problem = Problem(batch=16, num_heads=32, seqlen=512, head_dim=64, causal=True)
     plan = make_plan(variant, problem, default_config(variant, {}))

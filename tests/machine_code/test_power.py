@@ -17,7 +17,13 @@ from engine.history.simulation import time_launch
 from engine.machine_code.analysis import analyse
 from engine.machine_code.launch import Launch, parse_arguments
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
-from engine.machine_code.timing.power import BURST_US, Work, sustained_clock, sustained_note, watts
+from engine.machine_code.timing.power import (
+    BURST_US,
+    Work,
+    power_limit_note,
+    sustained_clock,
+    watts,
+)
 from engine.pipeline.simulated_launches import clock_note, device_at, sustained_by
 
 # FP16 multiply-adds per SM and cycle, if the table's peak is for another clock than boost.
@@ -100,7 +106,8 @@ def test_no_limit_is_known_for_some() -> None:
 def test_peaks_scale_with_the_clock_and_memory_does_not() -> None:
     device = find_device("A10")
     slow = at_clock(device, 847.5)
-    assert slow.fp32_tflops == pytest.approx((device.fp32_tflops or 0) / 2)
+    assert slow.fp32_tflops == pytest.approx((device.fp32_tflops or 0) * 848 / 1695)
+    assert slow == at_clock(device, 848)  # as many operations in a cycle as at boost
     assert slow.memory_gb_per_s == device.memory_gb_per_s
     assert says(slow.clock_label, "as_given", "848 MHz")
     assert says(device.clock_label, "clock_of_boost", "1,695 MHz")
@@ -145,12 +152,12 @@ def test_a_prediction_says_what_the_power_limit_leaves_of_it() -> None:
     heavy, light = gemm(device, 0.9), gemm(device, 0.1)
     mhz = sustained_clock(device, heavy).clock_mhz
     us = heavy.us(device.boost_clock_mhz or 0)
-    note = sustained_note(device, heavy, us)
+    note = power_limit_note(device, heavy, us)
     assert f"{mhz:,.0f} MHz" in note
     assert "700 W" in note
     assert format_us(heavy.us(mhz)) in note
-    assert sustained_note(device, light, us) == ""
-    assert sustained_note(replace(device, power_w=None), heavy, us) == ""
-    assert sustained_note(device, heavy, 0.9 * BURST_US) != sustained_note(device, heavy, 9e9)
+    assert power_limit_note(device, light, us) == ""
+    assert power_limit_note(replace(device, power_w=None), heavy, us) == ""
+    assert power_limit_note(device, heavy, 0.9 * BURST_US) != power_limit_note(device, heavy, 9e9)
     waits = Work(((1.0, us),), heavy.tensor_flops, 0.0, 0.0)  # bound by DRAM
-    assert sustained_note(device, waits, us) == ""
+    assert power_limit_note(device, waits, us) == ""

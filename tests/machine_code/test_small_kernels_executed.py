@@ -27,7 +27,7 @@ from engine.machine_code.execution import (
     ExecutionFault,
     ExecutionTimeout,
     GlobalBuffer,
-    KeptMemory,
+    ReadOnlyWrite,
     execute,
     load_module,
 )
@@ -49,7 +49,7 @@ pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 )
 def test_a_write_to_a_read_only_buffer_is_refused(tmp_path: Path, body: str) -> None:
     data = np.arange(64, dtype=np.int32)
-    with raises(KeptMemory, "buffer_read_only", "k.cu:3", "writes to 'data'"):
+    with raises(ReadOnlyWrite, "buffer_read_only", "k.cu:3", "writes to 'data'"):
         executed(tmp_path, f"if (data[n - 1] == 63) {{ {body} }}", data=data)
     assert data.tolist() == list(range(64))
 

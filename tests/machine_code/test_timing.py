@@ -39,7 +39,7 @@ from engine.machine_code.timing.cta_times import CtaTimes, grid_cycles, measure
 from engine.machine_code.timing.native import (
     gpu_rates,
     simulate_counts,
-    simulate_freed,
+    simulate_slot_releases,
     simulate_sm,
     sm_kernel,
 )
@@ -350,9 +350,9 @@ def test_a_long_loop_is_cut_and_its_time_is_a_straight_line(
         whole = simulate_launch(*given)
         with monkeypatch.context() as patch:
             length = resident * len(one.instruction)
-            patch.setattr(simulate, "_MOST_OF_A_ROUND", length // 2)
-            patch.setattr(simulate, "_LONG_ROUND", length // 4)
-            patch.setattr(simulate, "_LEAST_ITERATIONS", 4)
+            patch.setattr(simulate, "_MAX_ROUND_INSTRUCTIONS", length // 2)
+            patch.setattr(simulate, "_CUT_ROUND_INSTRUCTIONS", length // 4)
+            patch.setattr(simulate, "_MIN_ITERATIONS", 4)
             cut = simulate_launch(*given)
         assert whole.iterations is None
         assert cut.iterations is not None
@@ -372,7 +372,7 @@ def test_any_number_of_equal_ctas_takes_what_as_many_take_alone() -> None:
     ends = simulate_counts(kernel, one, counts, 3)
     full = [simulate_sm(kernel, [one], [0] * count, 3).cycles for count in counts]
     assert ends.tolist() == full
-    freed = simulate_freed(kernel, [one], [0] * 12, 3)
+    freed = simulate_slot_releases(kernel, [one], [0] * 12, 3)
     queue = simulate_sm(kernel, [one], [0] * 12, 3)
     assert freed.tolist() == np.sort(queue.finished)[:9].tolist()
 

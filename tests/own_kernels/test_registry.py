@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from words import raises, says
 
-from engine.attention.config import OWN, VARIABLE, all_variants, find_variant, kept_kernels
+from engine.attention.config import OWN, VARIABLE, added_kernels, all_variants, find_variant
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidKernel, UnknownName
@@ -73,7 +73,7 @@ def test_a_name_is_never_a_path(folder: Path) -> None:
 def test_what_is_kept_stays(folder: Path) -> None:
     keep_kernel(folder / "naive_flash.cu")
     assert own_ids() == ["naive_flash"]
-    assert kept_kernels() == [folder / "naive_flash.cu"]
+    assert added_kernels() == [folder / "naive_flash.cu"]
     other = folder / "elsewhere"
     other.mkdir()
     shutil.copy(folder / "naive_flash.cu", other)

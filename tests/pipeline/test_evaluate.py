@@ -425,7 +425,7 @@ def test_a_simulated_time_says_what_the_power_limit_leaves_of_it() -> None:
     assert estimate.latency.is_simulated
     flops = float(problem.flops)
     for tensor_flops, expected in ((flops, "72 W"), (flops / 100, "")):
-        note = estimate.sustained_note(tensor_flops, flops / 1e6)
+        note = estimate.power_limit_note(tensor_flops, flops / 1e6)
         assert (expected in note) if expected else not note
 
 

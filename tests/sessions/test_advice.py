@@ -9,7 +9,7 @@ import pytest
 from made_up_history import MadeUpHistory, Times
 from words import says
 
-from engine.attention.evaluation import Evaluation, Latency, Resources
+from engine.attention.evaluation import CALIBRATED, Evaluation, Latency, Resources, basis_of
 from engine.attention.problem import Problem
 from engine.base.errors import Status, ToolMissing
 from engine.choose.advice import (
@@ -97,10 +97,11 @@ def test_a_calibrated_time_gives_no_gain_over_uncalibrated_ones() -> None:
     variants = [by_id("v01"), by_id("v05"), by_id("v08")]
     options, notes = rank_options(now, variants, (), None, known)
     (accept,) = (o for o in options if o.kind == "accept")
-    assert (accept.basis, accept.speedup) == ("predicted by roofline, calibrated", 1.0)
+    calibrated = basis_of("predicted", f"By roofline: {CALIBRATED}")
+    assert (accept.basis, accept.speedup) == (calibrated, 1.0)
     others = [o for o in options if o.variant != "v01"]
     assert {o.variant for o in others} == {"v05", "v08"}
-    assert {(o.basis, o.speedup) for o in others} == {("predicted by roofline", None)}
+    assert {(o.basis, o.speedup) for o in others} == {(basis_of("predicted", "By roofline:"), None)}
     assert any("v05" in note and "v08" in note for note in notes)
     # They are nevertheless ordered by value.
     costs = [o.per_query_us for o in options]

@@ -464,10 +464,10 @@ class TestWinners:
         sessions = {"a": imported(543.0, "v01"), "b": imported(12.0, "v05")}
         (winner,) = compare_sessions(sessions).winners
         # Kernels of unknown source are references, not this variant: only the problem is the same.
-        assert winner.best.variant == "Untitled session kernel (given as v05)"
+        assert says(winner.best.variant, "given_as", "v05")
         assert winner.best.is_reference
         assert winner.runner_up is not None
-        assert winner.runner_up.variant == "Untitled session kernel (given as v01)"
+        assert says(winner.runner_up.variant, "given_as", "v01")
         assert winner.speedup == pytest.approx(543 / 12)
         assert says(winner.caveat, "how_timed_unknown")
         assert says(winner.caveat, "recorded_status", "driver")
@@ -517,7 +517,7 @@ class TestWinners:
         )
         sessions = {"study": session(other), "mine": session(evaluation(100.0))}
         (row,) = compare_sessions(sessions).rows
-        assert row.baseline_variant == "Untitled session kernel (series: length)"
+        assert says(row.baseline_variant, "of_series", "length")
         assert (row.variant, row.same_kernel) == ("v05", False)
         pick = parse_pick("v05", list(sessions))
         (picked,) = compare_sessions(sessions, pairs=[(pick, pick)]).rows

@@ -8,6 +8,7 @@ import json
 
 import pytest
 from compare_data import evaluation, session, source
+from words import says
 
 from engine.base.errors import Status
 from engine.sessions.compare import SessionComparison, compare_sessions
@@ -76,27 +77,24 @@ class TestOutput:
     ) -> None:
         text = to_markdown(mixed)
         headings = [line for line in text.splitlines() if line.startswith("#")]
-        assert headings[0].endswith(" against monday")
-        assert [h.split(":")[0] for h in headings[1:]] == [
-            "## What differs",
-            "## What got worse",
-            "## Evaluations",
-            "## B1 H1 S512 D64 fp16 on L4",
-            "## B1 H1 S256 D64 fp16 on L4",
-            "## B1 H1 S128 D64 fp16 on L4",
-            "## Fastest kernel",
-            "## In one session only",
-        ]
+        first, differences, regressions, rows, *problems, winners, rest = headings
+        assert first.endswith(" against monday")
+        assert says(differences, "what_differs")
+        assert says(regressions, "what_got_worse")
+        assert says(rows, "table_of_evaluations")
+        assert problems == [f"## B1 H1 S{seqlen} D64 fp16 on L4" for seqlen in (512, 256, 128)]
+        assert says(winners, "fastest_kernel")
+        assert says(rest, "in_one_session_only")
         assert "    -a | b" in text
         assert "    +a | c" in text
         assert "<b>boom" not in text
         widths = {
             line.replace("\\|", "").count("|")
-            for line in text.split("## What got worse")[1].split("## Evaluations")[0].splitlines()
+            for line in text.split(regressions)[1].split(rows)[0].splitlines()
             if line.startswith("|")
         }
         assert widths == {6}
 
     def test_markdown_says_when_nothing_differs(self) -> None:
         same = compare_sessions({"a": session(evaluation()), "b": session(evaluation())})
-        assert "Nothing in environment, flags and sources." in to_markdown(same)
+        assert says(to_markdown(same), "no_difference_of_sessions")

@@ -158,7 +158,7 @@ def test_another_kernels_time_meets_no_goal_of_a_variant() -> None:
     goal, other = Goal(metric="latency_us", value=2.0), replace(imported(1.0), notes=("series: b",))
     status = goal_status(goal, [other], "A study: of kernels")
     assert status.state == "met"
-    assert "A study kernel (series: b)" in status.sentence
+    assert says(status.sentence, "name_of_reference", "A study", "series: b")
     assert goal_status(goal.model_copy(update={"variant": "v05"}), [other]).state == "undecided"
 
 

@@ -283,7 +283,7 @@ def test_the_driver_is_of_the_cuda_that_is_installed(
     monkeypatch.setattr("importlib.metadata.version", version)
     assert environment.cuda_and_cupy() == taken
     if not taken[1]:
-        with pytest.raises(ToolMissing, match=f"cuda{taken[0]}"):
+        with raises(ToolMissing, "software_gpu_needs_cupy", f"cuda{taken[0]}"):
             environment.runtime_module(Path())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.shared.figures import ROW_PX, TOOLS_PX, axis, figure, plain, translucent
+from app.shared.figures import ROW_PX, TOOLS_PX, axis, figure, horizontal, plain, translucent
 from app.shared.palette import Theme
 
 
@@ -70,14 +70,12 @@ def live_registers(
         }
         for first, last in loops
     ]
-    level = {"y0": allocated, "y1": allocated, "x0": 0, "x1": 1, "xref": "paper"}
-    dotted = {"color": theme.text, "width": 1, "dash": "dot"}
     return figure(
         theme,
         240,
         [line],
         margin={"t": TOOLS_PX},
-        shapes=[*shades, {"type": "line", **level, "line": dotted}],
+        shapes=[*shades, horizontal(allocated, theme)],
         annotations=[
             {
                 "x": 1,

@@ -14,7 +14,7 @@ HOTTEST = 10
 
 
 def shares(items: Iterable[Share]) -> pd.DataFrame:
-    """`name`, `percent`, `binds`."""
+    """Return `name`, `percent`, `binds`."""
     rows = [(s.name, 100 * s.share, s.binds) for s in items]
     return Table("Shares", ("name", "percent", "binds"), tuple(rows)).frame(dashes=False)
 
@@ -41,7 +41,7 @@ def hottest(lines: Sequence[HotLine], source: str, source_name: str) -> pd.DataF
 
 
 def counts(items: Iterable[Count]) -> pd.DataFrame:
-    """`figure`, `counted`, `ideal`."""
+    """Return `figure`, `counted`, `ideal`."""
     rows = [
         (c.name, f"{c.count:,}", "" if not c.ideal else f"{c.ideal:,}") for c in items if c.count
     ]
@@ -49,7 +49,7 @@ def counts(items: Iterable[Count]) -> pd.DataFrame:
 
 
 def overlaps(items: Iterable[Overlap]) -> pd.DataFrame:
-    """`overlap`, `instructions`, `loop`."""
+    """Return `overlap`, `instructions`, `loop`."""
     rows = [
         (o.what, f"{o.beside} of {o.of}", f"{o.file}:{o.line}" if o.line else "none") for o in items
     ]
@@ -70,7 +70,7 @@ def count_pairs(pairs: Iterable[CountPair], names: tuple[str, str]) -> pd.DataFr
 
 
 def live(report: PassReport) -> pd.DataFrame:
-    """`instruction` (its number), `live`, `text`."""
+    """Return `instruction` (its number), `live`, `text`."""
     listing = report.listing
     rows = zip(range(len(listing.live)), listing.live, listing.text, strict=True)
     columns = ("instruction", "live", "text")
@@ -80,7 +80,8 @@ def live(report: PassReport) -> pd.DataFrame:
 def loops(report: PassReport) -> list[tuple[int, int]]:
     """Return first and last instruction of the outermost loops; overlapping loops are merged.
 
-    A barrier wait whose polling code stands elsewhere branches back, and so looks like a loop.
+    A barrier wait whose polling code is placed elsewhere branches back and therefore looks like a
+    loop.
     """
     joined: list[tuple[int, int]] = []
     for loop in sorted(report.listing.loops, key=lambda x: x.first):

@@ -82,7 +82,7 @@ def _draw_time(report: PassReport, predicted: Latency | None) -> None:
     st.markdown(f"{time}{plain_markdown(report.verdict)}")
     left, right = st.columns(2)
     with left:
-        st.markdown("**Busy in the steady state**", help=TERMS["busy_units"])
+        st.markdown("**Busy units in the steady state**", help=TERMS["busy_units"])
         figure = charts.shares(frames.shares(report.units), "% of the cycles, simulated", theme())
         plot.draw(figure, "mc_units", tools=False)
     with right:
@@ -94,7 +94,7 @@ def _draw_time(report: PassReport, predicted: Latency | None) -> None:
 
 
 def _draw_timeline(request: EvaluationRequest, code: MachineCode, report: PassReport) -> None:
-    """A button for the simulated launch as a trace, which is made when it is pressed."""
+    """Draw a button that makes a trace of the simulated launch and downloads it."""
     if report.no_time:
         return
     history, number = known_times.history(), code.passes.index(report)
@@ -125,7 +125,7 @@ def _by(predicted: Latency) -> str:
 def _compared(other: Latency, mine: Latency) -> str:
     if not are_comparable(other.basis, mine.basis):
         return not_comparable(other.basis, mine.basis)
-    return f"{mine.basis}, {other.median_us / mine.median_us:.2f} times"
+    return f"{mine.basis}, ratio {other.median_us / mine.median_us:.2f}"
 
 
 def _draw_lines(code: MachineCode, report: PassReport) -> None:
@@ -133,7 +133,7 @@ def _draw_lines(code: MachineCode, report: PassReport) -> None:
     if not report.lines:
         empty(
             "nothing yet",
-            "No lines",
+            "No source lines",
             "The machine code contains no source line numbers: compile it with line information, "
             "as nvcc does with -lineinfo.",
         )

@@ -110,14 +110,14 @@ def choose(
     tuned, tuned_note = _tuned(history, problem, device)
     kernels = candidates_for(problem, device, history)
     given = dict(given or {})
-    offering = [k.with_config(**given) for k in kernels if k.variant.unoffered(given) is None]
+    offering = [k.with_config(**given) for k in kernels if k.variant.invalid_values(given) is None]
     if given:
         offering = [k for k in offering if fits(k, problem)]
     if not offering:
         kernel, why = (kernels[0], "") if kernels else _by_order(problem, device, note)
-        if (unoffered := kernel.variant.unoffered(given)) is not None:
+        if (invalid_values := kernel.variant.invalid_values(given)) is not None:
             raise InvalidProblem(
-                f"{AUTO} takes {kernel.variant.id} here. {unoffered}", code="auto_takes_other"
+                f"{AUTO} takes {kernel.variant.id} here. {invalid_values}", code="auto_takes_other"
             )
         kernel = kernel.with_config(**given)
         reason = (

@@ -20,7 +20,7 @@ from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, Suspec
 
 _MAX_ROWS = 48
 _MAX_SUMS = 1 << 24  # rows · keys · columns
-_FEWEST_ROWS = 3
+_MIN_ROWS = 3
 _LANES = 16  # rows of a fragment, after which a wrong mask repeats
 # Exchanged rows, columns and key tiles.
 #
@@ -48,7 +48,7 @@ def wrong_limits(cases: Sequence[Case]) -> Match | None:
         by.append(ends - (wrong + case.own.kv_offset + 1))
         explained = min(explained, share)
     all_rows, offsets = np.concatenate(rows), np.concatenate(by)
-    if explained < MIN_EXPLAINED or len(all_rows) < _FEWEST_ROWS:
+    if explained < MIN_EXPLAINED or len(all_rows) < _MIN_ROWS:
         return None
     bug = _bug(all_rows, offsets, cases[0].own.kv_offset)
     return Match(bug, explained, explained)
@@ -60,7 +60,7 @@ def _ends(case: Case) -> tuple[IntArray, IntArray, float] | None:
     if not len(wrong):
         return None
     limit = min(_MAX_ROWS, _MAX_SUMS // (case.problem.num_keys * case.problem.head_dim))
-    if limit < _FEWEST_ROWS:
+    if limit < _MIN_ROWS:
         return None
     wrong = wrong[np.unique(np.linspace(0, len(wrong) - 1, limit).astype(int))]
     scores = case.scores[wrong]

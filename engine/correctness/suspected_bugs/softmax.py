@@ -156,7 +156,7 @@ def online_bugs(case: Case) -> Iterator[SuspectedBug]:
 
 
 _STEPS = (1, 16, 32, 64, 128)  # keys between two rescales, if no tunable gives them
-_MOST_STATES = 1 << 22  # values in the states of all steps
+_MAX_STATES = 1 << 22  # values in the states of all steps
 
 
 def other_steps(case: Case) -> Iterator[SuspectedBug]:
@@ -164,7 +164,7 @@ def other_steps(case: Case) -> Iterator[SuspectedBug]:
     size = len(case.rows) * case.problem.head_dim
     for step in _STEPS:
         count = ceil_div(case.problem.num_keys, step)
-        if step == case.tiles.block_n or count < 2 or count * size > _MOST_STATES:
+        if step == case.tiles.block_n or count < 2 or count * size > _MAX_STATES:
             continue
         if case.tiles.chunk_rows % step and case.tiles.num_chunks > 1:
             continue

@@ -1,12 +1,12 @@
 // setmaxnreg: moves registers between a CTA's warpgroups; their total is that of the launch.
 namespace coh {
 
-static constexpr int SM_REGISTERS = 65536, MOST_PER_THREAD = 255;
+static constexpr int SM_REGISTERS = 65536, MAX_PER_THREAD = 255;
 
 // Registers per thread at launch, as far as they are known: the most that so many threads can have.
 // A kernel that runs with two CTAs per SM may begin with as few as half of them.
 static int registers_at_launch() {
-    return std::min(SM_REGISTERS / (int)worker->num_threads, MOST_PER_THREAD) / 8 * 8;
+    return std::min(SM_REGISTERS / (int)worker->num_threads, MAX_PER_THREAD) / 8 * 8;
 }
 
 static RegisterPool &register_pool() {

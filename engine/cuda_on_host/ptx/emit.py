@@ -26,8 +26,8 @@ from engine.cuda_on_host.ptx.grammar import (
     PtxSyntaxError,
     Step,
     parse_ptx,
-    split_commas,
 )
+from engine.cuda_source.host_code import split_commas
 
 # Special registers of PTX as expressions of the runtime.
 

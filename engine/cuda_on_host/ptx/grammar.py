@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from engine.base.errors import CompileError
+from engine.cuda_source.host_code import split_commas
 
 ASM_KEYWORDS = ("asm", "__asm", "__asm__")
 _QUALIFIERS = ("volatile", "__volatile", "__volatile__", "inline")
@@ -257,7 +258,7 @@ def parse_ptx(template: str) -> list[Step]:
             steps.append(Declaration(match["type"], names, match[0].strip()))
         elif match["name"]:
             guard = re.sub(r"\s", "", match["guard"] or "")
-            operands = tuple(split_commas(match["operands"]))
+            operands = tuple(filter(None, split_commas(match["operands"])))
             steps.append(Instruction(guard, match["name"], operands, match[0].strip()))
     if opened:
         raise PtxSyntaxError("a { without its }", text)
@@ -283,19 +284,6 @@ def _counted_names(text: str) -> Iterator[str]:
             yield name
         else:
             raise PtxSyntaxError("this register name is not understood", name)
-
-
-def split_commas(text: str) -> list[str]:
-    """Split at commas outside brackets; no empty parts."""
-    parts = [""]
-    depth = 0
-    for character in text:
-        depth += (character in "[({") - (character in "])}")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
 
 
 # A form: syntax as in the PTX manual, its operands, and the C++ that executes it.

@@ -12,7 +12,7 @@ from engine.machine_code.footprint import SharedBytes
 
 __all__ = ["NEXT_WORDS", "Advice", "AdviceKind", "Gain", "Rerun", "advise"]
 
-_LEAST_GAIN = 0.01  # smaller gains are within the model's rounding
+_MIN_GAIN = 0.01  # smaller gains are within the model's rounding
 
 
 def advise(
@@ -30,5 +30,5 @@ def advise(
         return tuple(sorted((f.advice for f in counted), key=lambda a: -a.share))
     advice = [replace(f.advice, gain=rerun.gain(*f.changes)) for f in counted]
     advice += [replace(a, gain=gain) for a, gain in simulated_findings(rerun, groups)]
-    worth = [a for a in advice if a.gain is None or a.gain.high >= _LEAST_GAIN]
+    worth = [a for a in advice if a.gain is None or a.gain.high >= _MIN_GAIN]
     return tuple(sorted(worth, key=lambda a: -(a.gain.high if a.gain else a.share)))

@@ -101,10 +101,10 @@ def hottest(analysis: Analysis, wanted: Test | Mask) -> SourceLine | None:
 # shared: other instructions of the same line use the rest, as when fragments of rows are loaded.
 Waste: TypeAlias = Literal["scattered", "pieces", "shared"]
 
-_LEAST_SECTOR_FACTOR = 1.5  # sectors touched over the ideal
+_MIN_SECTOR_FACTOR = 1.5  # sectors touched over the ideal
 _SURELY_SCATTERED = 4.0  # from this factor on it is waste even if others use the rest from L1
-_LEAST_SECTOR_SHARE = 0.02  # of all sectors
-_LEAST_SHARED = 0.1  # the same of those that others fill: less is a kernel's beginning or its end
+_MIN_SECTOR_SHARE = 0.02  # of all sectors
+_MIN_SHARED = 0.1  # the same of those that others fill: less is a kernel's beginning or its end
 _SECTOR_BYTES = 32
 _WIDEST_BYTES = 16  # that one thread moves by one instruction
 
@@ -128,7 +128,7 @@ def wasted_sectors(analysis: Analysis) -> list[WastedSectors]:
     for line in lines:
         sectors, ideal = line.total(SECTORS), line.total(IDEAL_SECTORS)
         extra = (sectors - ideal) / everything
-        if ideal and sectors >= _LEAST_SECTOR_FACTOR * ideal and extra >= _LEAST_SECTOR_SHARE:
+        if ideal and sectors >= _MIN_SECTOR_FACTOR * ideal and extra >= _MIN_SECTOR_SHARE:
             waste = _waste(analysis, line, sectors / ideal)
             found.append(WastedSectors(line, waste, sectors / ideal, extra))
     return found
@@ -141,7 +141,7 @@ def _waste(analysis: Analysis, line: LineInstructions, factor: float) -> Waste:
     rows = np.unique(trace.access[chosen])
     touched = [_sectors_of(trace, row) for row in rows.tolist()]
     filled_bytes = _SECTOR_BYTES * len(set[int]().union(*touched))
-    if filled_bytes >= _LEAST_SECTOR_FACTOR * int(trace.size_bytes[rows].sum()):
+    if filled_bytes >= _MIN_SECTOR_FACTOR * int(trace.size_bytes[rows].sum()):
         return "scattered"
     # Neighbouring lanes that are this many bytes apart touch that many adjacent sectors per warp.
     apart_bytes = line.total(SECTORS) / line.total(EXECUTED)
@@ -192,7 +192,7 @@ def sector_findings(wasted: list[WastedSectors]) -> Iterator[Finding]:
 def shared_findings(wasted: list[WastedSectors]) -> Iterator[Finding]:
     """Findings for accesses that cost time only if L1 is the bottleneck."""
     for w in wasted:
-        if w.waste == "shared" and w.share >= _LEAST_SHARED:
+        if w.waste == "shared" and w.share >= _MIN_SHARED:
             sentence = (
                 f"Partly used sectors: {w.line.mnemonics} uses {1 / w.factor:.0%} of the 32-byte "
                 "sectors that it touches, and other instructions use the rest, so L1 serves each "
@@ -207,10 +207,10 @@ def shared_findings(wasted: list[WastedSectors]) -> Iterator[Finding]:
 
 
 # What is less than this is not worth a sentence.
-_LEAST_FACTOR = 1.5  # wavefronts over the ideal
-_LEAST_SHARE = 0.02  # of all wavefronts or instructions
-_LEAST_CONVERSIONS, _LEAST_PACKING = 0.15, 0.05  # of all instructions
-_LEAST_BARRIERS = 3  # executions by each warp: fewer are not in a loop
+_MIN_FACTOR = 1.5  # wavefronts over the ideal
+_MIN_SHARE = 0.02  # of all wavefronts or instructions
+_MIN_CONVERSIONS, _MIN_PACKING = 0.15, 0.05  # of all instructions
+_MIN_BARRIERS = 3  # executions by each warp: fewer are not in a loop
 _DENORMAL_BOUND = "-126"  # exp2 of less is denormal; the code that rescales for EX2 tests for it
 _NARROW = {"U8": 16, "S8": 16, "U16": 8, "S16": 8}  # values in 16 bytes
 
@@ -235,7 +235,7 @@ def _conflicts(analysis: Analysis) -> Iterator[Finding]:
     for line in lines:
         wavefronts, ideal = line.total(WAVEFRONTS), line.total(IDEAL_WAVEFRONTS)
         extra = (wavefronts - ideal) / everything
-        if ideal and wavefronts >= _LEAST_FACTOR * ideal and extra >= _LEAST_SHARE:
+        if ideal and wavefronts >= _MIN_FACTOR * ideal and extra >= _MIN_SHARE:
             sentence = (
                 f"Bank conflicts, {wavefronts / ideal:.3g}-way: {line.mnemonics} takes that many "
                 "times the wavefronts that its bytes need, because lanes of a warp access the same "
@@ -268,7 +268,7 @@ def _narrow(analysis: Analysis, wasted: list[WastedSectors]) -> Iterator[Finding
 
     for line in by_line(analysis, is_narrow):
         share = line.total(EXECUTED) / analysis.counts.executed
-        if share >= _LEAST_SHARE and line.source not in in_pieces:
+        if share >= _MIN_SHARE and line.source not in in_pieces:
             times = max(_NARROW.get(m, 1) for i in line.instructions for m in i.modifiers)
             sentence = (
                 f"{line.mnemonics} moves 1 or 2 bytes a thread, and one instruction could move 16: "
@@ -281,7 +281,7 @@ def _narrow(analysis: Analysis, wasted: list[WastedSectors]) -> Iterator[Finding
 def _conversions(analysis: Analysis) -> Iterator[Finding]:
     mask = mask_of(analysis, is_conversion)
     share = executed(analysis, mask) / analysis.counts.executed
-    if share >= _LEAST_CONVERSIONS:
+    if share >= _MIN_CONVERSIONS:
         sentence = (
             f"{share:.0%} of the instructions convert between types: convert once where the value "
             "is stored, or multiply pairs in FP16 (HFMA2)."
@@ -293,7 +293,7 @@ def _conversions(analysis: Analysis) -> Iterator[Finding]:
 def _packing(analysis: Analysis) -> Iterator[Finding]:
     mask = mask_of(analysis, lambda i: i.opcode == "PRMT")
     share = executed(analysis, mask) / analysis.counts.executed
-    if share >= _LEAST_PACKING:
+    if share >= _MIN_PACKING:
         sentence = (
             f"{share:.0%} of the instructions are PRMT, which permutes bytes: structs of halves "
             "are unpacked and packed again. Copy them as uint4."
@@ -339,7 +339,7 @@ def _spills(analysis: Analysis) -> Iterator[Finding]:
 def _barriers(analysis: Analysis) -> Iterator[Finding]:
     totals = analysis.counts.totals[:, EXECUTED]
     warps = -(-analysis.launch.threads // 32) * analysis.launch.ctas
-    often = mask_of(analysis, lambda i: i.opcode == "BAR") & (totals >= _LEAST_BARRIERS * warps)
+    often = mask_of(analysis, lambda i: i.opcode == "BAR") & (totals >= _MIN_BARRIERS * warps)
     if analysis.launch.threads <= 32 or not often.any():
         return
     emulator = Emulator(analysis.program, analysis.entry, analysis.launch)

@@ -94,8 +94,8 @@ class Advice:
 
 Mask: TypeAlias = NDArray[np.bool_]
 # Warp instructions in one wave of CTAs on an SM; longer CTAs are cut to their first iterations.
-_MOST_INSTRUCTIONS = 40_000
-_LEAST_ITERATIONS = 4
+_MAX_INSTRUCTIONS = 40_000
+_MIN_ITERATIONS = 4
 _SECTOR_BYTES, _SECTORS_A_LINE = 32, 4
 _WAVEFRONT_BYTES = 128
 
@@ -133,16 +133,16 @@ class Rerun:
     def trace(self) -> CtaTrace:
         """Trace of the longest CTA, cut to its first iterations if it is too long."""
         whole = self.simulated.longest
-        limit = _MOST_INSTRUCTIONS // self.resident
+        limit = _MAX_INSTRUCTIONS // self.resident
         iterations = self.iterations
         length = len(whole.instruction)
-        if length <= limit or iterations <= _LEAST_ITERATIONS:
+        if length <= limit or iterations <= _MIN_ITERATIONS:
             return whole
-        return self.cut(whole, max(_LEAST_ITERATIONS, iterations * limit // length))
+        return self.cut(whole, max(_MIN_ITERATIONS, iterations * limit // length))
 
     @cached_property
     def has_phases(self) -> bool:
-        """Whether warps wait for mbarrier phases: a trace without some arrivals would deadlock."""
+        """True if warps wait for mbarrier phases: a trace without some arrivals would deadlock."""
         return has_phases(self.simulated.longest)
 
     @property
@@ -175,7 +175,8 @@ class Rerun:
 
     @cached_property
     def _conditions(self) -> tuple[tuple[Parts, int, float], ...]:
-        """(parts, CTAs at a time, unchanged cycles) of the conditions that span the range."""
+        """(parts, CTAs at a time, unchanged cycles) for each combination of conditions that the
+        range covers."""
         other: Regime = "streaming" if self._regime != "streaming" else "shared"
         conditions = [
             (self.parts, self.resident),
@@ -207,7 +208,8 @@ class Rerun:
         return simulate_sm(changed.kernel, [changed.trace], queue, resident).cycles
 
     def gain_of_traffic(self, dram_us: float) -> Gain:
-        """Gain of the launch if its DRAM traffic took `dram_us`, with data from L2 at best."""
+        """Gain of the launch if its DRAM traffic took `dram_us` µs; the upper end assumes that SMs
+        read from L2."""
         (_, _, as_is), (_, _, other), *_ = self._conditions
         shares = self._share(1.0, dram_us), self._share(min(1.0, other / as_is), dram_us)
         return Gain(max(0.0, min(shares)), max(0.0, *shares))
@@ -236,7 +238,7 @@ def without(instructions: Mask) -> Change:
 
 
 def half_without(instructions: Mask) -> Change:
-    """Execute these instructions only every second time."""
+    """Execute these instructions only every second time that they are reached."""
 
     def change(parts: Parts) -> Parts:
         wanted = instructions[parts.trace.instruction]

@@ -33,13 +33,13 @@ from engine.machine_code.footprint import SharedBytes
 from engine.machine_code.timing.cta_times import iterations_of
 from engine.machine_code.timing.traffic import best_order, launch_traffic
 
-_LEAST_GAIN = 0.03
+_MIN_GAIN = 0.03
 _AHEAD = 0.25  # of an iteration: a copy that is waited for sooner than this overlaps with nothing
-_LEAST_ITERATIONS = 3
+_MIN_ITERATIONS = 3
 _TENSOR_BUSY = 0.5  # busy share from which on the tensor pipe counts as well used
-_MOST_PARTS = 8  # into which a CTA's loop is split to give every SM work
-_LEAST_IDLE = 0.1  # of the SMs: a smaller share is normal wave quantization
-_LEAST_TRAFFIC = 1.5  # DRAM bytes over those of the best order of the grid
+_MAX_PARTS = 8  # into which a CTA's loop is split to give every SM work
+_MIN_IDLE = 0.1  # of the SMs: a smaller share is normal wave quantization
+_MIN_TRAFFIC = 1.5  # DRAM bytes over those of the best order of the grid
 _COPIES = ("LDG", "LDGSTS")
 
 
@@ -54,7 +54,7 @@ def simulated_findings(
     for finding in (*_copy_ahead(rerun), *_few_ctas(rerun)):
         yield finding.advice, rerun.gain(*finding.changes) if finding.changes else None
     for finding in shared_findings(wasted_sectors(rerun.analysis)):
-        if (gain := rerun.gain(*finding.changes)).high >= _LEAST_GAIN:
+        if (gain := rerun.gain(*finding.changes)).high >= _MIN_GAIN:
             yield finding.advice, gain
     yield from _tensor_idle(rerun)
     yield from _grid_order(rerun, groups)
@@ -66,7 +66,7 @@ def simulated_findings(
 def _copy_ahead(rerun: Rerun) -> Iterator[Finding]:
     copies = mask_of(rerun.analysis, lambda i: i.opcode in _COPIES)
     loop = _copying_loop(rerun, copies)
-    if loop is None or rerun.iterations_of(loop) < _LEAST_ITERATIONS:
+    if loop is None or rerun.iterations_of(loop) < _MIN_ITERATIONS:
         return
     copies[: loop.first] = copies[loop.last + 1 :] = False
     if _ahead(rerun, loop, rerun.simulated.longest, copies) >= _AHEAD:
@@ -157,7 +157,7 @@ def _tensor_idle(rerun: Rerun) -> Iterator[tuple[Advice, Gain]]:
         if mask.any():
             causes.append((rerun.gain(*changes), what, mask))
     gain, what, mask = max(causes, key=lambda cause: cause[0].high)
-    if gain.high < _LEAST_GAIN:
+    if gain.high < _MIN_GAIN:
         return
     each = executed(analysis, mask) / executed(analysis, products)
     sentence = (
@@ -195,7 +195,7 @@ def _causes(rerun: Rerun) -> Iterator[tuple[str, Mask, tuple[Change, ...]]]:
 
 def _few_ctas(rerun: Rerun) -> Iterator[Finding]:
     ctas, num_sms = rerun.analysis.launch.ctas, rerun.gpu.num_sms
-    if ctas > (1 - _LEAST_IDLE) * num_sms:
+    if ctas > (1 - _MIN_IDLE) * num_sms:
         return
     idle = num_sms - ctas
     sentence = (
@@ -203,7 +203,7 @@ def _few_ctas(rerun: Rerun) -> Iterator[Finding]:
         "split the keys."
     )
     advice = Advice("few_ctas", None, idle / num_sms, sentence)
-    most = min(max(_MOST_PARTS, num_sms // ctas), rerun.iterations)
+    most = min(max(_MAX_PARTS, num_sms // ctas), rerun.iterations)
     if most < 2:
         yield Finding(advice)
         return
@@ -237,7 +237,7 @@ def _grid_order(rerun: Rerun, groups: tuple[SharedBytes, ...]) -> Iterator[tuple
         return  # each byte is read from DRAM at most once in any order
     best = best_order(groups, grid, running, gpu.kept_bytes)
     then = launch_traffic(groups, grid, running, gpu.kept_bytes, best)
-    if now.dram_bytes < _LEAST_TRAFFIC * then.dram_bytes:
+    if now.dram_bytes < _MIN_TRAFFIC * then.dram_bytes:
         return
     gain = rerun.gain_of_traffic(gpu.dram.us(then.dram_bytes, then.written_bytes))
     order = ", ".join(f"blockIdx.{'xyz'[axis]}" for axis in best if grid[axis] > 1)

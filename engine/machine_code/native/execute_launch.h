@@ -3,7 +3,7 @@
 
 constexpr int64_t TURN = 1 << 24;  // warp instructions that a CTA executes before others run
 constexpr int64_t TURN_IN_CLUSTER = 1 << 16;
-constexpr size_t MOST_LIVE = 1024;  // maximum of started CTAs that wait for their turn
+constexpr size_t MAX_LIVE = 1024;  // maximum of started CTAs that wait for their turn
 
 struct Task {  // the CTAs of a cluster, interleaved on one host thread
     std::vector<std::unique_ptr<Request>> requests;
@@ -30,8 +30,8 @@ struct Task {  // the CTAs of a cluster, interleaved on one host thread
                 const int warps = static_cast<int>(cta.warps.size());
                 if (!n) cluster.races.begin(static_cast<int>(size[0] * size[1] * size[2]), warps);
                 cluster.races.cluster = number, cluster.races.global = &global;
-                constexpr size_t MOST_FOLLOWED = 256;  // maximum of warps, plus one for the copies of each CTA
-                if (cluster.races.size() > MOST_FOLLOWED) throw std::runtime_error("clusters of so many warps are not checked for hazards");
+                constexpr size_t MAX_FOLLOWED = 256;  // maximum of warps, plus one for the copies of each CTA
+                if (cluster.races.size() > MAX_FOLLOWED) throw std::runtime_error("clusters of so many warps are not checked for hazards");
                 cta.shadow.begin(cta.smem.size(), cluster.races.size());
             }
         }
@@ -112,7 +112,7 @@ struct Execution {
         while (!over()) {
             std::unique_ptr<Task> task;
             int64_t number = -1;
-            if (next < tasks && live.size() < MOST_LIVE) number = next++;
+            if (next < tasks && live.size() < MAX_LIVE) number = next++;
             else if (!live.empty()) task = std::move(live.front()), live.pop_front();
             else if (running) { changed.wait(hold); continue; }
             else break;

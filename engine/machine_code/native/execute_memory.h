@@ -91,7 +91,7 @@ void Warp::touch_global(const Instruction& i, const Wide& where, int width, uint
     for (int l = 0; l < 32; l++) {
         if (!(on >> l & 1) || where[l] >> 32 == SHARED_HIGH || where[l] >> 32 == LOCAL_HIGH) continue;
         if (strong && (loads || atomically))
-            if (const auto told = global.told.find(where[l]); told != global.told.end()) join(known.observed, told->second);
+            if (const auto by_write = global.released.find(where[l]); by_write != global.released.end()) join(known.observed, by_write->second);
         if (loads) {
             global.read(races, where[l], width, now, known, cta.request.cta);
             continue;
@@ -101,8 +101,8 @@ void Warp::touch_global(const Instruction& i, const Wide& where, int width, uint
             same = !std::memcmp(at[l] + 4 * w, &read(i.s.back(), t, w).v[l], static_cast<size_t>(std::min(4, width)));
         global.write(races, where[l], width, now, known, cta.request.cta, same);
         if (!strong) continue;
-        if (!atomically) global.told.erase(where[l]);
-        if (!known.fenced.empty()) join(global.told[where[l]], known.fenced);
+        if (!atomically) global.released.erase(where[l]);
+        if (!known.fenced.empty()) join(global.released[where[l]], known.fenced);
     }
 }
 
@@ -206,7 +206,7 @@ uint8_t* Warp::find_global_byte(const Instruction& i, uint64_t address, int widt
 }
 
 void Warp::writes_to(const Instruction& i, const Buffer* buffer) {
-    if (buffer->kept) fail(i, "writes to BUFFER " + std::to_string(buffer - cta.request.buffers) + ", which is read-only");
+    if (buffer->read_only) fail(i, "writes to BUFFER " + std::to_string(buffer - cta.request.buffers) + ", which is read-only");
 }
 
 uint8_t* Warp::local_byte(const Instruction& i, uint64_t address, int width, int lane) {
@@ -399,7 +399,7 @@ public:
         lower = std::unique_lock<std::mutex>(locks[from]);
         if (to != from) upper = std::unique_lock<std::mutex>(locks[to]);
     }
-    static constexpr size_t MOST_BYTES = PIECE_BYTES;  // between first and last: they lie in at most two pieces
+    static constexpr size_t MAX_BYTES = PIECE_BYTES;  // between first and last: they lie in at most two pieces
 };
 
 // One lane after the other, concurrently with other host threads.

@@ -108,7 +108,7 @@ template <int WIDTH, bool LOADS>
 void quick_global(Warp& w, const Quick& q) {
     alignas(64) uint32_t offset[32];
     const Buffer* b = global_offsets<WIDTH>(w, q.a.reg, q.b.kind == Kind::UREG ? q.b.reg : -1, q.how, q.offset, offset);
-    if (b && (LOADS || !b->kept)) return transfer<WIDTH, LOADS>(w, q, b->host, offset);
+    if (b && (LOADS || !b->read_only)) return transfer<WIDTH, LOADS>(w, q, b->host, offset);
     w.memory(*q.full);
 }
 
@@ -118,7 +118,7 @@ void quick_reduce(Warp& w, const Quick& q) {
     alignas(64) uint32_t offset[32];
     const Buffer* b = global_offsets<4>(w, q.a.reg, q.b.kind == Kind::UREG ? q.b.reg : -1, q.how, q.offset, offset);
     const auto [first, last] = std::minmax_element(offset, offset + 32);
-    if (!b || b->kept || *last - *first > ReductionLock::MOST_BYTES) { w.memory(*q.full); return; }
+    if (!b || b->read_only || *last - *first > ReductionLock::MAX_BYTES) { w.memory(*q.full); return; }
     uint8_t* const host = b->host;
     const uint32_t* added = w.R[q.to].v;
     const ReductionLock hold(host + *first, host + *last);

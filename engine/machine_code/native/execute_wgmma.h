@@ -89,16 +89,16 @@ struct KeptColumns {
 
 template <bool BFLOAT>
 const Columns* columns_of_group(Warp& warp, const Instruction& i, const SharedMatrix& from, uint64_t descriptor) {
-    constexpr size_t MOST = 64;
+    constexpr size_t MAX_KEPT = 64;
     static thread_local struct {
-        const std::unique_ptr<KeptColumns[]> all{new KeptColumns[MOST]};
-        uint64_t descriptors[MOST] = {};
+        const std::unique_ptr<KeptColumns[]> all{new KeptColumns[MAX_KEPT]};
+        uint64_t descriptors[MAX_KEPT] = {};
         size_t oldest = 0, latest = 0;
     } group;
     // Entries are used in the same order as before.
-    size_t which = (group.latest + 1) % MOST;
-    for (size_t n = 1; n < MOST && group.descriptors[which] != descriptor; n++) which = (which + 1) % MOST;
-    if (group.descriptors[which] != descriptor) which = group.oldest, group.oldest = (group.oldest + 1) % MOST;
+    size_t which = (group.latest + 1) % MAX_KEPT;
+    for (size_t n = 1; n < MAX_KEPT && group.descriptors[which] != descriptor; n++) which = (which + 1) % MAX_KEPT;
+    if (group.descriptors[which] != descriptor) which = group.oldest, group.oldest = (group.oldest + 1) % MAX_KEPT;
     group.descriptors[which] = descriptor, group.latest = which;
     KeptColumns& kept = group.all[which];
     const bool alike = kept.count == i.count && kept.descriptor == descriptor && kept.bfloat == BFLOAT && kept.transposed == from.transposed;

@@ -182,10 +182,10 @@ struct GlobalRaces {
         Access writer, readers[2];
     };
     static constexpr uint64_t PAGE = 1024;       // words
-    static constexpr size_t MOST_PAGES = 1 << 14;  // accesses beyond 64 MiB are not tracked
+    static constexpr size_t MAX_PAGES = 1 << 14;  // accesses beyond 64 MiB are not tracked
     std::mutex lock;
     std::unordered_map<uint64_t, std::vector<Word>> pages;
-    std::unordered_map<uint64_t, Known> told;  // by address: what its strong writes pass on
+    std::unordered_map<uint64_t, Known> released;  // by address: what its strong writes pass on
 
     static bool both_strong(const Access& a, const Access& b) { return std::min(a.strong, b.strong) >= (a.cluster == b.cluster ? 1 : 2); }
     static bool ordered(const Races& races, const Clock& known, const Access& a) {
@@ -209,7 +209,7 @@ struct GlobalRaces {
         for (uint64_t word = address / 4, end = address + static_cast<uint64_t>(width); word * 4 < end; word++) {
             auto page = pages.find(word / PAGE);
             if (page == pages.end()) {
-                if (pages.size() == MOST_PAGES) return;
+                if (pages.size() == MAX_PAGES) return;
                 page = pages.emplace(word / PAGE, PAGE).first;
             }
             uint8_t bytes = 0;

@@ -59,5 +59,5 @@ struct Hazard {
 struct Buffer {
     uint64_t base, size;
     uint8_t* host;
-    uint64_t kept;  // 1: read-only, as it is shared with others; a write is an error
+    uint64_t read_only;  // 1: read-only, as it is shared with others; a write is an error
 };

@@ -80,15 +80,15 @@ def keep(trace: CtaTrace, entries: NDArray[np.bool_]) -> CtaTrace:
 FloatArray = NDArray[np.float64]
 Shorter: TypeAlias = tuple[float, CtaTrace]  # a CTA's length and trace
 _ROUNDS = 3  # waves of CTAs on an SM that are simulated at every count; further waves repeat
-_FEWEST_SETTLED, _MOST_SETTLED = 2, 32  # waves after those that give the time of a further wave
-_MOST_EXACT = 4  # up to so many resident CTAs, every count is simulated
+_MIN_SETTLED, _MAX_SETTLED = 2, 32  # waves after those that give the time of a further wave
+_MAX_EXACT = 4  # up to so many resident CTAs, every count is simulated
 # Bound on the warp instructions of all lengths together. Lengths beyond it are simulated for one
 # wave only; further waves scale as at the length before, except for the starts of CTAs.
-_MOST_SIMULATED = 5_000_000
-_LEAST_SETTLING = 1_500_000  # part of it for the further waves, if these are short
-_MOST_MIXED = 400_000  # warp instructions of the queue with CTAs of several lengths
-_FEWEST_MIXED, _MOST_MIXED_ROUNDS = 3, 8  # waves of CTAs in it
-_MOST_NEAR_ROUNDS = 16  # waves if CTAs differ little, because they converge slowly
+_MAX_SIMULATED = 5_000_000
+_MIN_SETTLING = 1_500_000  # part of it for the further waves, if these are short
+_MAX_MIXED = 400_000  # warp instructions of the queue with CTAs of several lengths
+_MIN_MIXED, _MAX_MIXED_ROUNDS = 3, 8  # waves of CTAs in it
+_MAX_NEAR_ROUNDS = 16  # waves if CTAs differ little, because they converge slowly
 _STEPS = 6  # of the iteration
 _GOLDEN = 0.6180339887
 
@@ -121,13 +121,17 @@ class CtaTimes:
         return float(self.launch([count], [length], 1)[0])
 
     def launch(self, ctas: ArrayLike, lengths: ArrayLike, num_sms: int) -> FloatArray:
-        """Cycles of launches whose CTAs all have one length, until the last CTA ends.
+        """Cycles until the last CTA of each launch ends, for launches whose CTAs all have one
+        length.
 
-        Equal CTAs keep all SMs in step, so that no SM gets two CTAs more than another.
+        Equal CTAs keep all SMs in step, so the numbers of CTAs of two SMs differ by at most one.
 
         Args:
             ctas: CTAs of each launch, at least 1, `[n]`.
-            lengths: `[n]`.
+            lengths: length of the CTAs of each launch, `[n]`.
+
+        Returns:
+            Cycles, `[n]`.
         """
         per_sm = -(-np.asarray(ctas, np.int64) // num_sms)
         x = np.asarray(lengths, np.float64)
@@ -144,8 +148,8 @@ class CtaTimes:
         return self._queues(x, np.arange(self.resident + 1)[np.newaxis])
 
     def beside(self, lengths: ArrayLike) -> FloatArray:
-        """Cycles of one CTA among 0, 1, … `resident` ones that have other lengths and are at other
-        points of their code, `[n, resident + 1]`."""
+        """Cycles of one CTA that runs with 0, 1, … `resident` CTAs of other lengths, which are at
+        other points of their code, `[n, resident + 1]`."""
         x, at_once = np.asarray(lengths, np.float64), self.table(lengths)
         shares = np.interp(x, self.lengths, self.mixed_shares)
         full = shares * self._at(x, self.round_cycles, self.resident, 1) / at_once[:, -1]
@@ -273,8 +277,8 @@ def measure(
     quick: bool = False,
     mixed: bool = False,
     slightly_shorter: Mapping[float, Shorter] | None = None,
-    most_simulated: int = _MOST_SIMULATED,
-    least_settling: int = _LEAST_SETTLING,
+    most_simulated: int = _MAX_SIMULATED,
+    least_settling: int = _MIN_SETTLING,
 ) -> CtaTimes:
     """Run the simulations for a `CtaTimes`.
 
@@ -304,7 +308,7 @@ def measure(
     for done, trace in enumerate(by_length.values()):
         of_round = full * len(trace.instruction)
         share = spare / (len(by_length) - done)
-        settled = max(_FEWEST_SETTLED, min(_MOST_SETTLED, int(share / of_round)))
+        settled = max(_MIN_SETTLED, min(_MAX_SETTLED, int(share / of_round)))
         spare -= settled * of_round
         wanted = counts
         if settles:
@@ -369,14 +373,17 @@ def _with_near_shares(
     shorter: Mapping[float, Shorter],
     times: CtaTimes,
 ) -> CtaTimes:
-    """Add the shares for CTAs of which some are slightly shorter. How these fall into step depends
-    on their length; if they start together, they do it as equal ones."""
+    """Add the shares for CTAs of which some are slightly shorter.
+
+    Whether these run in step depends on their length; if they start together, they behave like
+    equal ones.
+    """
 
     def share_and_errors(length: float) -> tuple[float, FloatArray]:
         shorter_length, trace = shorter[length]
         traces = by_length[length], trace
         executed = times.resident * len(traces[0].instruction)
-        rounds = max(_FEWEST_MIXED, min(_MOST_NEAR_ROUNDS, _MOST_MIXED // executed))
+        rounds = max(_MIN_MIXED, min(_MAX_NEAR_ROUNDS, _MAX_MIXED // executed))
         queue = [int(2 * (i * _GOLDEN % 1)) for i in range(rounds * times.resident)]
         timing = simulate_sm(kernel, traces, queue, times.resident, stalls=False)
         is_amid = (timing.started > 0) & (timing.finished <= timing.started.max())
@@ -399,11 +406,11 @@ def _with_shares(kernel: Kernel, by_length: dict[float, CtaTrace], times: CtaTim
     lengths = list(by_length)  # as long as the bound allows; if they are short, in many rounds
 
     def allowed_rounds() -> int:
-        return 2 * _MOST_MIXED // (times.resident * len(by_length[lengths[-1]].instruction))
+        return 2 * _MAX_MIXED // (times.resident * len(by_length[lengths[-1]].instruction))
 
-    while len(lengths) > 2 and allowed_rounds() < _MOST_MIXED_ROUNDS:
+    while len(lengths) > 2 and allowed_rounds() < _MAX_MIXED_ROUNDS:
         lengths.pop()
-    ctas = max(_FEWEST_MIXED, min(_MOST_MIXED_ROUNDS, allowed_rounds())) * times.resident
+    ctas = max(_MIN_MIXED, min(_MAX_MIXED_ROUNDS, allowed_rounds())) * times.resident
     traces = [by_length[x] for x in lengths]
     # Neighbours differ in length, and no order repeats. Short CTAs are mostly prologue.
     places = [i * _GOLDEN % 1 for i in range(ctas)]
@@ -433,7 +440,7 @@ def _with_shares(kernel: Kernel, by_length: dict[float, CtaTrace], times: CtaTim
 
 def counts_of(resident: int) -> tuple[int, ...]:
     """Numbers of CTAs that are simulated starting together; cycles are linear between them."""
-    if resident <= _MOST_EXACT:
+    if resident <= _MAX_EXACT:
         return tuple(range(1, resident + 1))
     doubling = [1 << i for i in range(resident.bit_length()) if 1 << i < resident]
     return (*doubling, resident)
@@ -445,7 +452,7 @@ def _counts(resident: int, most: int | None, quick: bool) -> tuple[int, ...]:
         return tuple(sorted({1, resident}))
     counts = set(counts_of(resident))
     for before in range(resident, (_ROUNDS if resident > 1 else 1) * resident, resident):
-        if resident > _MOST_EXACT:
+        if resident > _MAX_EXACT:
             counts |= {before + 1, before + (resident + 1) // 2, before + resident}
         else:
             counts |= {before + n for n in range(1, resident + 1)}
@@ -465,16 +472,16 @@ def steady_state(kernel: Kernel, trace: CtaTrace, resident: int) -> SmTiming:
 # Start offsets, in cycles, of an SM's first CTAs, besides 0: shorter and longer than an iteration
 # of a loop, but for short CTAs small enough that all of them still overlap.
 _STAGGERS = (70, 290, 710)
-_MOST_OF_STAY = 1 / 16  # largest offset of the last from the first CTA, as a share of their time
+_MAX_STAGGER_SHARE = 1 / 16  # of a CTA's time: largest offset of the last from the first CTA
 
 
 def start_spread(kernel: Kernel, trace: CtaTrace, resident: int) -> float:
     """Relative spread of the time of resident CTAs over their start offsets: standard deviation
     over the mean.
 
-    It is computed from how long a CTA stays on the SM, which is inverse to the throughput. CTAs in
-    step want the same pipe at once, and a few cycles of latency decide whether they fall out of
-    step, so that no single start offset is representative.
+    It is computed from how long a CTA stays on the SM, which is inverse to the throughput. CTAs
+    that run in step need the same pipe at once, and a difference of a few cycles decides whether
+    they stay in step, so no single start offset is representative.
     """
     if resident < 2:
         return 0.0
@@ -496,7 +503,7 @@ def staggers_of(stay_cycles: float, resident: int) -> list[int]:
         stay_cycles: cycles from a CTA's start to its end.
         resident: CTAs per SM, at least two.
     """
-    most = int(stay_cycles * _MOST_OF_STAY / (resident - 1))
+    most = int(stay_cycles * _MAX_STAGGER_SHARE / (resident - 1))
     return sorted({min(cycles, most) for cycles in _STAGGERS})
 
 
@@ -507,7 +514,7 @@ def staggered(kernel: Kernel, cycles: int) -> Kernel:
     return Kernel(kernel.ops, machine)
 
 
-_MOST_FOLLOWED_IN_GRID = 10_000  # CTAs followed one by one; beyond, full SMs are assumed
+_MAX_FOLLOWED_IN_GRID = 10_000  # CTAs scheduled one by one; above it, full SMs are assumed
 
 
 def grid_cycles(times: CtaTimes, lengths: ArrayLike, num_sms: int, repeats: int = 1) -> float:
@@ -524,7 +531,7 @@ def grid_cycles(times: CtaTimes, lengths: ArrayLike, num_sms: int, repeats: int 
     if len(kinds) == 1:
         return float(times.launch([len(of_ctas) * repeats], kinds, num_sms)[0])
     beside = times.beside(kinds)
-    followed = min(repeats, max(1, _MOST_FOLLOWED_IN_GRID // len(of_ctas)))
+    followed = min(repeats, max(1, _MAX_FOLLOWED_IN_GRID // len(of_ctas)))
     cycles = times.shared(np.tile(order, followed), kinds, num_sms)
     one_more = beside[order, -1].sum() / (times.resident * num_sms)
     return cycles + (repeats - followed) * float(one_more) + times.fetch_cycles

@@ -108,7 +108,7 @@ def _barrier(number: int) -> int:
 
 
 def _uses_l1(i: Instruction) -> bool:
-    """Whether a load may hit in L1: volatile loads and cp.async that bypasses L1 do not."""
+    """True if a load may hit in L1: not for volatile loads and cp.async that bypasses L1."""
     if i.opcode in ("LDL", "STL"):
         return True
     around = {"STRONG", "BYPASS", "MMIO", "CONSTANT_BYPASS"} & set(i.modifiers)
@@ -165,7 +165,7 @@ def _tensor_cycles(i: Instruction, c: SmConstants, tensor: TensorRates) -> float
 
 
 def _has_halved_sums(i: Instruction) -> bool:
-    """Whether GeForce cards execute it at half rate: FP16, BF16, TF32 and FP8 with FP32 sums, but
+    """True if GeForce cards execute it at half rate: FP16, BF16, TF32 and FP8 with FP32 sums, but
     not FP8 with scales (MXFP8; github.com/gau-nernst/learn-cuda)."""
     return "F32" in i.modifiers and "SF" not in i.modifiers
 
@@ -378,7 +378,7 @@ def simulate_counts(
     return ends
 
 
-def simulate_freed(
+def simulate_slot_releases(
     kernel: Kernel, traces: Sequence[CtaTrace], queue: Sequence[int], resident: int
 ) -> NDArray[np.float64]:
     """Cycles at which slots of an SM fall free for the CTAs after the first `resident`, ascending,

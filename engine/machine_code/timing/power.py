@@ -32,7 +32,7 @@ BURST_US = 5_000.0  # shorter launches run at the boost clock
 # Voltage relative to that at the boost clock, over the relative clock. Calibrated on an H100 SXM's
 # clocks at five power limits (FP16 GEMM, 4096 cubed): 0.61, 0.63, 0.71, 0.80 and 0.90 pJ a FLOP at
 # 634, 880, 1118, 1255 and 1348 MHz, with a base power of 110 W.
-_LEAST_VOLTAGE, _VOLTAGE_AT_0, _VOLTAGE_SLOPE = 0.688, 0.443, 0.557
+_MIN_VOLTAGE, _VOLTAGE_AT_0, _VOLTAGE_SLOPE = 0.688, 0.443, 0.557
 
 # pJ per FLOP of tensor cores at the highest clock, 16-bit values.
 _TENSOR_PJ = {
@@ -76,7 +76,7 @@ _BASE_W = {  # power of a board at low load
 # Highest clock of any board with this chip, for chips whose boards differ.
 _CHIP_CLOCK_MHZ = {"sm_120": 2860.0}  # published: as an RTX 5090's `top_clock` in devices/gpus.toml
 _BASE_SHARE = 0.2  # base power as a share of the limit, if none is published; assumed
-_LEAST_SHARE = 0.15  # of the boost clock: GPUs go no lower
+_MIN_SHARE = 0.15  # of the boost clock: GPUs go no lower
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def work_of(counts: LaunchCounts, cycles: float, dram_us: float, dram_bytes: flo
 
 def voltage(share: float) -> float:
     """Voltage at a share of the chip's highest clock, relative to that at the highest clock."""
-    return max(_LEAST_VOLTAGE, _VOLTAGE_AT_0 + _VOLTAGE_SLOPE * share)
+    return max(_MIN_VOLTAGE, _VOLTAGE_AT_0 + _VOLTAGE_SLOPE * share)
 
 
 def watts(device: DeviceSpec, work: Work, clock_mhz: float) -> float | None:
@@ -166,7 +166,7 @@ def sustained_clock(device: DeviceSpec, work: Work) -> SustainedClock | None:
     if device.power_w is None or not device.boost_clock_mhz:
         return None
     high = highest_clock_mhz(device)
-    low = _LEAST_SHARE * high
+    low = _MIN_SHARE * high
     limit = float(device.power_w)
 
     def power(clock_mhz: float) -> float:
@@ -182,9 +182,16 @@ def sustained_clock(device: DeviceSpec, work: Work) -> SustainedClock | None:
     return SustainedClock(low, power(low), limit)
 
 
-def held_sentence(device: DeviceSpec, found: SustainedClock, us: float, slower_us: float) -> str:
-    """Return a sentence on the time at the clock that the power limit sustains; `us` is the time
-    at the boost clock."""
+def power_limit_sentence(
+    device: DeviceSpec, found: SustainedClock, us: float, slower_us: float
+) -> str:
+    """Return a sentence on the time at the clock that the power limit sustains.
+
+    Args:
+        found: that clock.
+        us: time at the boost clock, in µs.
+        slower_us: time at the sustained clock, in µs.
+    """
     when = "Over a launch this long" if us > BURST_US else "In launches one after another"
     limit = f"the power limit of {device.power_w} W lowers the clock to about"
     slower = f"{format_us(slower_us)} predicted in place of {format_us(us)}"
@@ -192,11 +199,13 @@ def held_sentence(device: DeviceSpec, found: SustainedClock, us: float, slower_u
 
 
 @lru_cache(maxsize=256)
-def sustained_note(device: DeviceSpec, work: Work, us: float) -> str:
-    """`held_sentence` of a launch that is predicted to take `us` at the boost clock; empty where
-    the power limit holds that clock or is not known, or the time is no other one."""
+def power_limit_note(device: DeviceSpec, work: Work, us: float) -> str:
+    """Return `power_limit_sentence` of a launch that is predicted to take `us` at the boost clock.
+
+    Empty if the power limit sustains the boost clock, is not known, or does not change the time.
+    """
     found, boost_mhz = sustained_clock(device, work), device.boost_clock_mhz
     if found is None or boost_mhz is None or found.clock_mhz >= boost_mhz:
         return ""
     slower_us = us + work.us(found.clock_mhz) - work.us(boost_mhz)
-    return "" if slower_us < 1.01 * us else held_sentence(device, found, us, slower_us)
+    return "" if slower_us < 1.01 * us else power_limit_sentence(device, found, us, slower_us)

@@ -58,7 +58,7 @@ from engine.machine_code.timing.native import (
     gpu_rates,
     in_parallel,
     simulate_counts,
-    simulate_freed,
+    simulate_slot_releases,
     sm_kernel,
 )
 from engine.machine_code.timing.traffic import Traffic, launch_traffic, persistent_traffic
@@ -72,11 +72,11 @@ from engine.machine_code.timing.traffic import Traffic, launch_traffic, persiste
 
 
 _SOURCE = Path(__file__).resolve().parent / "native" / "dispatch.cpp"
-_MOST_KINDS = 6  # kinds of CTAs by executed instructions; others get the time of the nearest kind
+_MAX_KINDS = 6  # kinds of CTAs by executed instructions; others get the time of the nearest kind
 _Row: TypeAlias = tuple[float, ...]
-_MOST_RUNS, _FEWEST_RUNS = 15, 3
-_MOST_FOLLOWED = 30_000  # CTAs of all runs
-_MOST_PLACES = 4  # simulated positions of a partial CTA among its neighbours
+_MAX_RUNS, _MIN_RUNS = 15, 3
+_MAX_FOLLOWED = 30_000  # CTAs of all runs
+_MAX_PLACES = 4  # simulated positions of a partial CTA among its neighbours
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class SlotTimes:
         known = np.ascontiguousarray(ends, dtype=np.float64)
         offsets, shifts = np.array(self.offsets), np.array(self.shifts[nearest])
         samples, resident = offsets.shape
-        cycles = np.zeros(max(_FEWEST_RUNS, min(_MOST_RUNS, _MOST_FOLLOWED // len(flags))))
+        cycles = np.zeros(max(_MIN_RUNS, min(_MAX_RUNS, _MAX_FOLLOWED // len(flags))))
         _library().attune_dispatch(
             *(flags.ctypes.data, len(flags), known.ctypes.data, len(known) - 1),
             *(offsets.ctypes.data, samples, shifts.ctypes.data, resident, num_sms),
@@ -128,12 +128,12 @@ def slot_times(
 
     Raises as `simulate_sm`.
     """
-    spread = np.linspace(0, resident - 1, min(resident, _MOST_PLACES)).round()
+    spread = np.linspace(0, resident - 1, min(resident, _MAX_PLACES)).round()
     places = sorted({int(place) for place in spread})
 
     def freed(pair: tuple[CtaTrace, CtaTrace], cut: int | None) -> NDArray[np.float64]:
         queue = [int(i == cut) for i in range(resident)] + [0] * resident
-        return simulate_freed(kernel, pair, queue, resident)
+        return simulate_slot_releases(kernel, pair, queue, resident)
 
     def offsets_and_shifts(pair: tuple[CtaTrace, CtaTrace]) -> tuple[_Row, tuple[_Row, ...]]:
         equal = freed(pair, None)
@@ -159,10 +159,10 @@ def _library() -> ctypes.CDLL:
 
 
 BINDING_SHARE = 0.8  # of the time: a unit that is busy for more is the bottleneck
-# Warp instructions of the resident CTAs of an SM: if they have more than the first figure, their
-# loop is cut to about the second.
-_MOST_OF_A_ROUND, _LONG_ROUND = 1_000_000, 400_000
-_LEAST_ITERATIONS, _LONG_TO_SHORT = 32, 4
+# Warp instructions of an SM's resident CTAs. If they have more than the first figure, their
+# loop is cut so that about the second remains.
+_MAX_ROUND_INSTRUCTIONS, _CUT_ROUND_INSTRUCTIONS = 1_000_000, 400_000
+_MIN_ITERATIONS, _LONG_TO_SHORT = 32, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,10 +390,10 @@ def _short_ends(
     length = len(longest.instruction)
     executed = np.bincount(longest.instruction, minlength=len(program.instructions))
     loop = main_loop(program, executed)
-    if resident * length <= _MOST_OF_A_ROUND or loop is None or has_phases(longest):
+    if resident * length <= _MAX_ROUND_INSTRUCTIONS or loop is None or has_phases(longest):
         return (shortest, longest), None
     iterations = iterations_of(longest, loop)
-    some = max(_LEAST_ITERATIONS, iterations * _LONG_ROUND // (resident * length))
+    some = max(_MIN_ITERATIONS, iterations * _CUT_ROUND_INSTRUCTIONS // (resident * length))
     if 2 * some > iterations:
         return (shortest, longest), None
     few, many = (first_iterations(longest, loop, n) for n in (some // _LONG_TO_SHORT, some))
@@ -517,8 +517,8 @@ def _classes(analysis: Analysis, emulator: Emulator) -> Sequence[CtaClass]:
     x, y, z = analysis.launch.grid
     work = analysis.counts.work
     lengths = np.unique(work)
-    if len(lengths) > _MOST_KINDS:
-        lengths = lengths[np.linspace(0, len(lengths) - 1, _MOST_KINDS).round().astype(int)]
+    if len(lengths) > _MAX_KINDS:
+        lengths = lengths[np.linspace(0, len(lengths) - 1, _MAX_KINDS).round().astype(int)]
     traces = []
     for length in lengths:
         where = np.unravel_index(int(np.abs(work - length).argmin()), work.shape)

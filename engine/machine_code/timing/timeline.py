@@ -30,7 +30,7 @@ from engine.machine_code.timing.native import (
 )
 from engine.machine_code.timing.simulate import SimulatedLaunch
 
-_MOST_EVENTS = 60_000  # some 15 MB of JSON
+_MAX_EVENTS = 60_000  # some 15 MB of JSON
 _TENSOR_CORES, _COPIES = 1_000_000, 1_000_001  # process numbers, above those of CTAs
 _NEXT_LAUNCH = 10_000_000  # offset of the second launch's process numbers, above all of the first
 _UNIT = "displayTimeUnit"
@@ -44,7 +44,7 @@ def timeline(analysis: Analysis, device: DeviceSpec, simulated: SimulatedLaunch)
     kernel = sm_kernel(analysis.program, gpu, regime, taken, fetches_code=False)
     ctas = min(2 * simulated.resident_ctas, simulated.ctas_per_sm)
     events = follow_sm(
-        kernel, [simulated.longest], [0] * ctas, simulated.resident_ctas, _MOST_EVENTS
+        kernel, [simulated.longest], [0] * ctas, simulated.resident_ctas, _MAX_EVENTS
     )
     instructions = analysis.program.instructions
     rows: list[dict[str, Any]] = []
@@ -85,7 +85,7 @@ def timeline(analysis: Analysis, device: DeviceSpec, simulated: SimulatedLaunch)
             "gpu": device.name,
             "clock": device.clock_label,
             "origin": "simulated",
-            "complete": len(events) < _MOST_EVENTS,
+            "complete": len(events) < _MAX_EVENTS,
         },
     }
 

@@ -24,8 +24,8 @@ from engine.machine_code.footprint import (
 from engine.machine_code.native_library import load_library
 
 _SOURCE = Path(__file__).resolve().parent / "native" / "sharing.cpp"
-_MOST_RUNS = 16
-_MOST_FOLLOWED = 8_000  # CTAs of all runs: in long launches the last CTAs matter less
+_MAX_RUNS = 16
+_MAX_FOLLOWED = 8_000  # CTAs of all runs: in long launches the last CTAs matter less
 
 
 def share_sms(
@@ -62,7 +62,7 @@ def share_sms(
     resident = costs.shape[1] - 1
     works = np.ones(resident) if first_work is None else np.array(first_work, dtype=np.float64)
     arrays = (x.ctypes.data for x in (costs, first, more, works))
-    runs = max(1, min(_MOST_RUNS, _MOST_FOLLOWED // len(kinds))) if spread > 0 else 1
+    runs = max(1, min(_MAX_RUNS, _MAX_FOLLOWED // len(kinds))) if spread > 0 else 1
     return float(
         _library().attune_share_sms(
             kinds.ctypes.data, len(kinds), *arrays, resident, num_sms, spread, runs
@@ -85,15 +85,15 @@ def _library() -> ctypes.CDLL:
 # DRAM traffic, from the order in which CTAs start.
 #
 # CTAs start in the order of their linear index (blockIdx.x fastest), and those that run together
-# advance over their keys in step. Data that they share is read once; data that is used again later
-# is read again unless L2 kept it. L2 is modelled as an LRU cache with one K/V head per entry.
+# advance over their keys in step. Data that they share is read once; data that is reused later is
+# read again unless L2 kept it. L2 is modelled as an LRU cache with one K/V head per entry.
 
 
 # The grid's axes, the one that changes fastest between CTAs first: 0 is blockIdx.x.
 AxisOrder: TypeAlias = tuple[int, int, int]
 AS_LAUNCHED: AxisOrder = (0, 1, 2)
 
-_MOST_WAVES = 256  # waves simulated; longer launches repeat the pattern
+_MAX_WAVES = 256  # waves simulated; longer launches repeat the pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def _reads(
 ) -> tuple[_Reads, ...]:
     """DRAM reads of each of several groups, given as (order, bytes of a unit)."""
     waves = -(-groups[0][0].num_ctas // running)
-    looked_at = min(waves, _MOST_WAVES)
+    looked_at = min(waves, _MAX_WAVES)
     of_groups = [_of_waves(order.first(looked_at * running), running) for order, _ in groups]
     kept: OrderedDict[int, float] = OrderedDict()  # least recently used first
     misses, uses, held = [0] * len(groups), [0] * len(groups), 0.0
@@ -290,7 +290,7 @@ def persistent_traffic(touch: PersistentTouch, kept_bytes: int, is_cold: bool = 
     if touch.touched_bytes <= kept_bytes and not is_cold:
         return Traffic(0.0, 0.0, 0.0)
     moved, written = touch.moved_bytes(kept_bytes), float(touch.written_bytes)
-    used = touch.touched_bytes + sum(size for size, _ in touch.again)
+    used = touch.touched_bytes + sum(size for size, _ in touch.reused)
     if touch.touched_bytes <= kept_bytes:
         moved, written = moved - touch.written_bytes, 0.0
     return Traffic(float(moved), moved / touch.touched_bytes, moved / used, written)

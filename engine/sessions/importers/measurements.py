@@ -170,7 +170,7 @@ def _session(
             config={},
             baselines=group.baselines,
             notes=group.notes,
-            reason="Recorded elsewhere: PyTorch's own attention, as a baseline.",
+            reason="Recorded elsewhere: PyTorch's own attention, to compare kernels with.",
         )
         for group in timings.values()
     ]
@@ -205,7 +205,7 @@ def _take_time(parsed: _Parsed, what: str, unit: str, value: Any, location: File
     if what not in _KERNEL_TIMES | _END_TO_END | _BASELINES:
         return False
     us = time_us(value, unit, location, f"column {what}_{unit}")
-    reason = f"the file's {what}_{unit}; the table does not say how it was timed"
+    reason = f"the file's {what}_{unit}; how it was timed is not said in the table"
     if what in _KERNEL_TIMES:
         if parsed.kernel is not None:
             location.reject(" has two columns with the kernel's time", code="import_two_times")

@@ -254,10 +254,10 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
     REQUIRE(map && reinterpret_cast<uint64_t>(map) % 64 == 0)
 #if CUDA_VERSION >= 13000
     constexpr unsigned NEWEST_TYPE = CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B, NEWEST_SWIZZLE = CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B;
-    constexpr uint64_t MOST_ELEMENTS = uint64_t{1} << 31;
+    constexpr uint64_t MAX_ELEMENTS = uint64_t{1} << 31;
 #else
     constexpr unsigned NEWEST_TYPE = CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ, NEWEST_SWIZZLE = CU_TENSOR_MAP_SWIZZLE_128B;
-    constexpr uint64_t MOST_ELEMENTS = uint64_t{1} << 32;
+    constexpr uint64_t MAX_ELEMENTS = uint64_t{1} << 32;
 #endif
     REQUIRE(static_cast<unsigned>(type) <= NEWEST_TYPE && static_cast<unsigned>(swizzle) <= NEWEST_SWIZZLE)
     if (static_cast<unsigned>(type) >= sizeof BYTES / sizeof *BYTES) return driver::missing("cuTensorMapEncodeTiled of packed 4 and 6 bits");
@@ -268,7 +268,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
     REQUIRE(static_cast<unsigned>(promotion) <= CU_TENSOR_MAP_L2_PROMOTION_L2_256B && static_cast<unsigned>(fill) <= 1)
     REQUIRE(fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE || type >= CU_TENSOR_MAP_DATA_TYPE_FLOAT16)
     for (uint32_t n = 0; n < rank; n++) {
-        REQUIRE(dims[n] >= 1 && dims[n] <= MOST_ELEMENTS && box[n] >= 1 && box[n] <= 256 && element_strides[n] >= 1 && element_strides[n] <= 8)
+        REQUIRE(dims[n] >= 1 && dims[n] <= MAX_ELEMENTS && box[n] >= 1 && box[n] <= 256 && element_strides[n] >= 1 && element_strides[n] <= 8)
         if (n + 1 < rank) REQUIRE(strides[n] % (rows_of_32 ? 32 : 16) == 0 && strides[n] < uint64_t{1} << 40)
     }
     const uint32_t row_bytes = box[0] * BYTES[type];

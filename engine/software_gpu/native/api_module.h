@@ -4,7 +4,7 @@ namespace driver {
 
 inline std::vector<std::shared_ptr<CUmod_st>>& loaded = *new std::vector<std::shared_ptr<CUmod_st>>;
 
-constexpr uint64_t MOST_IMAGE_BYTES = uint64_t{1} << 30;
+constexpr uint64_t MAX_IMAGE_BYTES = uint64_t{1} << 30;
 
 // Size of the cubin at `image`: the end of its last table or section by the ELF header. 0 if that is not a
 // valid size.
@@ -17,11 +17,11 @@ inline uint64_t elf_size(const uint8_t* image) {
     if (!memory::is_mapped(image, 64)) return 0;
     const uint64_t tables = at(40, 8), each = at(58, 2), programs = at(32, 8);
     uint64_t end = tables + each * at(60, 2);
-    if (tables > MOST_IMAGE_BYTES || programs > MOST_IMAGE_BYTES || each < 64 || !memory::is_mapped(image, end)) return 0;
+    if (tables > MAX_IMAGE_BYTES || programs > MAX_IMAGE_BYTES || each < 64 || !memory::is_mapped(image, end)) return 0;
     for (uint64_t section = tables, last = end; section < last; section += each) {
         const uint64_t offset = at(section + 24, 8), size = at(section + 32, 8);
         if (at(section + 4, 4) == 8) continue;  // SHT_NOBITS: no bytes in the file
-        if (offset > MOST_IMAGE_BYTES || size > MOST_IMAGE_BYTES) return 0;
+        if (offset > MAX_IMAGE_BYTES || size > MAX_IMAGE_BYTES) return 0;
         end = std::max(end, offset + size);
     }
     end = std::max(end, programs + at(54, 2) * at(56, 2));

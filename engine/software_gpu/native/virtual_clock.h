@@ -99,7 +99,7 @@ inline const bool from_environment = [] {
     return given && set(given) == 0;
 }();
 
-// The error that this call of `function` shall return.
+// The error that this call of `function` has to return.
 inline CUresult planted(const char* function, CUresult& sticky) {
     if (!fails) return CUDA_SUCCESS;
     std::lock_guard<std::mutex> hold(lock);
