@@ -55,15 +55,17 @@ print(cupy.cuda.driver.get_build_version(), cython_build_ver)
 """
 
 
-def cuda_and_cupy() -> tuple[int, str]:
+def cuda_and_cupy(
+    version_of: Callable[[str], str] = importlib.metadata.version,
+) -> tuple[int, str]:
     """Return the CUDA major version to build the driver for, and the version of the installed CuPy.
 
     CuPy's version is empty if none is installed. Driver functions differ between CUDA versions."""
     for cuda, package in _CUPY.items():
         with suppress(importlib.metadata.PackageNotFoundError):
-            return cuda, importlib.metadata.version(package)
+            return cuda, version_of(package)
     with suppress(importlib.metadata.PackageNotFoundError):
-        return int(importlib.metadata.version("cuda-bindings").partition(".")[0]), ""
+        return int(version_of("cuda-bindings").partition(".")[0]), ""
     return next(iter(_CUPY)), ""
 
 
@@ -128,7 +130,7 @@ def _missing_of_driver(toolchain: Toolchain, include: Path) -> str:
     return "\n".join([*lines, "}", ""])
 
 
-def runtime_module(driver: Path) -> Path:
+def runtime_module(driver: Path, cuda: tuple[int, str] | None = None) -> Path:
     """Return a build of CuPy's runtime module that uses the public driver API.
 
     It is compiled from the sdist of the installed version, with `native/cudart.cpp` instead of
@@ -136,12 +138,13 @@ def runtime_module(driver: Path) -> Path:
 
     Args:
         driver: the folder of libcuda.so.1.
+        cuda: CUDA's major version and CuPy's version; default: those of `cuda_and_cupy`.
 
     Raises:
         ToolMissing: CuPy for CUDA 13 or 12 is not installed, or its source cannot be fetched.
         CompileError: it does not compile.
     """
-    major, version = cuda_and_cupy()
+    major, version = cuda or cuda_and_cupy()
     if not version:
         raise ToolMissing(
             f"The software GPU needs CuPy, and its package {_CUPY[major]} is not installed: "
