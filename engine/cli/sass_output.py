@@ -49,10 +49,12 @@ class Result:
 
     @property
     def method(self) -> str:
+        """Return the method of the time, one of `METHODS`."""
         return self.predicted.method if self.predicted is not None else METHODS[0]
 
     @property
     def has_interval(self) -> bool:
+        """Return True if the time's interval is known: no addresses were assumed."""
         return self.predicted is not None or not has_guessed_addresses(self.analysis)
 
 

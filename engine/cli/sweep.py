@@ -71,6 +71,7 @@ def plan_dict(points: Sequence[SweepPoint], estimate: TimeLeft) -> dict[str, Any
 
 
 def print_plan(points: Sequence[SweepPoint], estimate: TimeLeft, to: TextIO) -> None:
+    """Print the number of points and the estimated time, and why points are excluded."""
     plan = plan_dict(points, estimate)
     word = "point" if len(points) == 1 else "points"
     print(

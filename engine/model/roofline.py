@@ -37,6 +37,7 @@ class Roofs:
     dram_gb_per_s: float  # the vendor's figure
 
     def gb_per_s(self, level: Level) -> float:
+        """Return the bandwidth of a memory level."""
         return self.l2_gb_per_s if level == "L2" else self.dram_gb_per_s
 
     def ridge(self, level: Level) -> float:
@@ -45,6 +46,7 @@ class Roofs:
 
     @property
     def ridges(self) -> dict[Level, float]:
+        """Return the ridge of each memory level, in FLOP/B."""
         return {level: self.ridge(level) for level in LEVELS}
 
     def attainable_tflops(self, level: Level, intensity: float) -> float:
@@ -84,6 +86,7 @@ class LaunchWork:
     threads: int  # of the main pass
 
     def bytes_from(self, level: Level) -> float:
+        """Return the bytes that the launch reads from and writes to a memory level."""
         return self.l2_bytes if level == "L2" else self.dram_bytes
 
     def intensity(self, level: Level) -> float | None:

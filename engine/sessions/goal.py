@@ -352,6 +352,7 @@ _MAX_BYTES = 16 << 20
 
 
 def pinned_path() -> Path:
+    """Return the file of the pinned baseline."""
     return data_folder() / "pinned.json"
 
 

@@ -395,6 +395,7 @@ class Score:
 
     @property
     def is_same_source(self) -> bool:
+        """Return True if the predicted source was also the timed one."""
         sha256 = self.time.source_sha256
         return bool(sha256) and sha256 == self.prediction.source_sha256
 
@@ -405,6 +406,7 @@ class Score:
 
     @property
     def counts(self) -> bool:
+        """Return True if the score says how good predictions are."""
         return self.is_same_source and self.came_first
 
     @property
@@ -424,6 +426,7 @@ class Ledger:
 
     @property
     def counted(self) -> tuple[Score, ...]:
+        """Return the scores that count."""
         return tuple(score for score in self.scores if score.counts)
 
     @property

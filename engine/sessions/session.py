@@ -126,6 +126,7 @@ class Session:
 
     @property
     def error_maps(self) -> tuple[StoredErrorMap, ...]:
+        """Return the error maps of the evaluations."""
         self._read()
         return tuple(self._maps)
 
@@ -183,6 +184,7 @@ class Session:
         return goal_status(self.target, self.evaluations, self.title) if self.target else None
 
     def timeline(self) -> list[TimelineRow]:
+        """Return the timeline with gains, in the order of its entries."""
         self._read()
         return timeline_rows(self._timeline, self._evaluations)
 

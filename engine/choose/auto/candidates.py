@@ -119,6 +119,7 @@ class Table:
         return sorted(self.rows, key=lambda row: row.distance(problem, heads))
 
     def to_text(self) -> str:
+        """Return the content of the table's file."""
         head = {
             "format": FORMAT,
             "compute_capability": self.compute_capability,
@@ -191,6 +192,7 @@ def read_table(
 
 
 def table_path(compute_capability: tuple[int, int], direction: Direction = "forward") -> Path:
+    """Return the file of a compute capability's table, which may not exist."""
     major, minor = compute_capability
     return FOLDER / f"sm_{major}{minor}{'_backward' * (direction == 'backward')}.json"
 

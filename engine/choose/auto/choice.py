@@ -52,7 +52,7 @@ class Choice:
     given: tuple[str, ...] = field(default=())  # tunables given by the user
     # False: not all candidates are simulated yet, so another may be faster.
     is_final: bool = True
-    time: Time | None = None  # taken or by machine code; None where it is not known
+    time: Time | None = None  # measured, recorded or simulated; None if unknown
     # False: no kernel supports the problem; evaluating this one reports why.
     is_taken: bool = True
 
@@ -78,7 +78,7 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class _Candidate:
     kernel: Kernel
-    time: Time | None  # taken or by machine code; None where it is not known
+    time: Time | None  # measured, recorded or simulated; None if unknown
 
 
 def choose(
