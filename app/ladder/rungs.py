@@ -52,6 +52,6 @@ def stop() -> None:
     runs.cancel_queued_compiles()
 
 
-def go_on() -> None:
+def resume() -> None:
     """Compute the remaining rungs; a button's callback."""
     st.session_state[_STOPPED] = False

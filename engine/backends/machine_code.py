@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from math import prod
 from typing import Any
 
@@ -62,7 +62,19 @@ class MachineCodeBackend:
 
     Global memory consists of the plan's buffers. Each has its own bounds, so that accesses outside
     are errors, and unwritten memory holds a NaN pattern.
+
+    Args:
+        whole_repeat_flops: of larger launches the second run covers only a part of the CTAs.
+        execute: how a plan is executed.
     """
+
+    def __init__(
+        self,
+        whole_repeat_flops: float = _WHOLE_REPEAT_FLOPS,
+        execute: Callable[..., None] | None = None,
+    ) -> None:
+        self._whole_repeat_flops = whole_repeat_flops
+        self._execute = execute or execute_plan
 
     @property
     def name(self) -> BackendName:
@@ -85,9 +97,90 @@ class MachineCodeBackend:
         except (ToolMissing, UnknownName) as error:
             return RunResult(Status.COMPILE_ERROR, str(error))
         try:
-            return _run(plan, compiled, inputs, options, keeps_inputs=True)
+            return self._run(plan, compiled, inputs, options, keeps_inputs=True)
         except ReadOnlyWrite:  # with copies the kernel can run to its end
-            return _run(plan, compiled, inputs, options, keeps_inputs=False)
+            return self._run(plan, compiled, inputs, options, keeps_inputs=False)
+
+    def _run(
+        self,
+        plan: LaunchPlan,
+        compiled: CompiledKernel,
+        inputs: Inputs,
+        options: RunOptions,
+        *,
+        keeps_inputs: bool,
+    ) -> RunResult:
+        """Run on the inputs themselves, or on copies that the kernel may change.
+
+        Raises:
+            ReadOnlyWrite: the kernel writes to inputs that are not copied.
+        """
+        read_only = frozenset(plan.inputs) - _written(plan) if keeps_inputs else frozenset()
+        memory = memory_of(plan, inputs, read_only)
+        hazards: list[Hazard] | None = [] if options.check else None
+        try:
+            cubin = read_cubin(compiled.cubin)
+            module = load_module(cubin)
+            begin = time.perf_counter()
+            self._execute(
+                plan, compiled, cubin, module, memory, options, hazards, read_only=read_only
+            )
+            execution_ms = (time.perf_counter() - begin) * 1000
+            first = {n: memory[n] for n in plan.outputs}
+            repeatable, repeated = True, ""
+            if options.repeat:
+                memory |= {n: _unwritten(raw.nbytes) for n, raw in first.items()}
+                for scratch in plan.scratch:  # except counters, which keep their values
+                    if scratch.fill == "poison":
+                        memory[scratch.name].view(np.uint16)[:] = POISON_BITS
+                some = _repeated_ctas(plan, options.seed, self._whole_repeat_flops)
+                self._execute(
+                    plan, compiled, cubin, module, memory, options, ctas=some, read_only=read_only
+                )
+                if some is None:
+                    repeatable = all(np.array_equal(first[n], memory[n]) for n in first)
+                else:
+                    repeatable = all(_is_part_of(memory[n], first[n]) for n in first)
+                    repeated = (
+                        "The second run, which must give the same bits, covered "
+                        f"{len(some):,} of the {plan.passes[0].ctas:,} CTAs."
+                    )
+        except ReadOnlyWrite:
+            raise
+        except ExecutionTimeout as error:
+            return RunResult(Status.TIMEOUT, str(error), compiled.log)
+        except UnsupportedInstruction as error:
+            return RunResult(Status.SKIPPED, str(error), compiled.log)
+        except OutOfBounds as error:
+            return RunResult(Status.OUT_OF_BOUNDS, str(error), compiled.log)
+        except (ExecutionFault, InvalidProblem) as error:
+            return RunResult(Status.LAUNCH_ERROR, str(error), compiled.log)
+        except AttuneError as error:
+            return RunResult(Status.COMPILE_ERROR, str(error), compiled.log)
+        if hazards:
+            said = [hazard.sentence for hazard in hazards]
+            return RunResult(Status.RACE, said[0], "\n".join([*said, compiled.log]).strip())
+        out = gradients = None
+        if plan.is_backward:
+            gradients = gradients_of(first, plan.problem)
+        else:
+            out = plan.output_of(first["out"])
+        return RunResult(
+            Status.PASSED,
+            log=compiled.log,
+            out=out,
+            gradients=gradients,
+            lse=lse_of(first["lse"], plan.problem, plan.lse) if plan.lse is not None else None,
+            changed_inputs=tuple(
+                name
+                for name, tensor in plan.tensors_of(inputs).items()
+                if name not in _written(plan) | read_only
+                and not np.array_equal(memory[name], _bytes_of(tensor))
+            ),
+            repeatable=repeatable,
+            repeated=repeated,
+            execution_ms=execution_ms,
+        )
 
     def choose_part(
         self, plan: LaunchPlan, options: RunOptions, max_flops: float
@@ -200,92 +293,13 @@ class MachineCodeBackend:
             size = plan.problem.element_bytes
             watch = Watch(buffer_address(number) + element * size, [])
             memory = memory_of(plan, inputs)
-            execute_plan(plan, compiled, cubin, load_module(cubin), memory, options, None, watch)
+            self._execute(plan, compiled, cubin, load_module(cubin), memory, options, None, watch)
         except AttuneError:
             return None
         return watch.writes[-1] if watch.writes else None
 
     def close(self) -> None:
         """Do nothing: there is no process or memory to release."""
-
-
-def _run(
-    plan: LaunchPlan,
-    compiled: CompiledKernel,
-    inputs: Inputs,
-    options: RunOptions,
-    *,
-    keeps_inputs: bool,
-) -> RunResult:
-    """Run on the inputs themselves, or on copies that the kernel may change.
-
-    Raises:
-        ReadOnlyWrite: the kernel writes to inputs that are not copied.
-    """
-    read_only = frozenset(plan.inputs) - _written(plan) if keeps_inputs else frozenset()
-    memory = memory_of(plan, inputs, read_only)
-    hazards: list[Hazard] | None = [] if options.check else None
-    try:
-        cubin = read_cubin(compiled.cubin)
-        module = load_module(cubin)
-        begin = time.perf_counter()
-        execute_plan(plan, compiled, cubin, module, memory, options, hazards, read_only=read_only)
-        execution_ms = (time.perf_counter() - begin) * 1000
-        first = {n: memory[n] for n in plan.outputs}
-        repeatable, repeated = True, ""
-        if options.repeat:
-            memory |= {n: _unwritten(raw.nbytes) for n, raw in first.items()}
-            for scratch in plan.scratch:  # except counters, which keep their values
-                if scratch.fill == "poison":
-                    memory[scratch.name].view(np.uint16)[:] = POISON_BITS
-            some = _repeated_ctas(plan, options.seed)
-            execute_plan(
-                plan, compiled, cubin, module, memory, options, ctas=some, read_only=read_only
-            )
-            if some is None:
-                repeatable = all(np.array_equal(first[n], memory[n]) for n in first)
-            else:
-                repeatable = all(_is_part_of(memory[n], first[n]) for n in first)
-                repeated = (
-                    f"The second run, which must give the same bits, covered {len(some):,} of the "
-                    f"{plan.passes[0].ctas:,} CTAs."
-                )
-    except ReadOnlyWrite:
-        raise
-    except ExecutionTimeout as error:
-        return RunResult(Status.TIMEOUT, str(error), compiled.log)
-    except UnsupportedInstruction as error:
-        return RunResult(Status.SKIPPED, str(error), compiled.log)
-    except OutOfBounds as error:
-        return RunResult(Status.OUT_OF_BOUNDS, str(error), compiled.log)
-    except (ExecutionFault, InvalidProblem) as error:
-        return RunResult(Status.LAUNCH_ERROR, str(error), compiled.log)
-    except AttuneError as error:
-        return RunResult(Status.COMPILE_ERROR, str(error), compiled.log)
-    if hazards:
-        said = [hazard.sentence for hazard in hazards]
-        return RunResult(Status.RACE, said[0], "\n".join([*said, compiled.log]).strip())
-    out = gradients = None
-    if plan.is_backward:
-        gradients = gradients_of(first, plan.problem)
-    else:
-        out = plan.output_of(first["out"])
-    return RunResult(
-        Status.PASSED,
-        log=compiled.log,
-        out=out,
-        gradients=gradients,
-        lse=lse_of(first["lse"], plan.problem, plan.lse) if plan.lse is not None else None,
-        changed_inputs=tuple(
-            name
-            for name, tensor in plan.tensors_of(inputs).items()
-            if name not in _written(plan) | read_only
-            and not np.array_equal(memory[name], _bytes_of(tensor))
-        ),
-        repeatable=repeatable,
-        repeated=repeated,
-        execution_ms=execution_ms,
-    )
 
 
 def loaded(plan: LaunchPlan, options: RunOptions) -> tuple[CompiledKernel, Cubin, Module]:
@@ -357,13 +371,13 @@ def memory_of(
     return memory
 
 
-def _repeated_ctas(plan: LaunchPlan, seed: int) -> Sequence[int] | None:
+def _repeated_ctas(plan: LaunchPlan, seed: int, whole_flops: float) -> Sequence[int] | None:
     """Return the CTAs that are run a second time, ascending.
 
     None means all CTAs: if they take little time, or if some may read what others write.
     """
     shares = plan.scratch or len(plan.passes) > 1 or prod(plan.passes[0].cluster) > 1
-    if shares or plan.out_fill != "poison" or plan.problem.flops < _WHOLE_REPEAT_FLOPS:
+    if shares or plan.out_fill != "poison" or plan.problem.flops < whole_flops:
         return None
     count = plan.passes[0].ctas
     chosen = np.random.default_rng(seed).choice(count, -(-count // _REPEATED_SHARE), replace=False)

@@ -114,9 +114,9 @@ def choose_part(plan: LaunchPlan, probe: Probe, max_flops: float) -> PartOfLaunc
     rows = tuple(tiles[i] for i in chosen_tiles)
     ctas = tuple(m.select(q_slices, rows) for m in maps)
     for of_pass, launch in zip(maps, plan.passes, strict=True):
-        if not of_pass.select(q_slices[-1:], rows):
-            # Persistent CTAs process several tiles, and a probe sees only the first.
-            stay = launch.ctas == plan.config.get("num_ctas")
+        # Persistent CTAs process several tiles, and a probe sees only the first.
+        stay = launch.ctas == plan.config.get("num_ctas")
+        if stay or not of_pass.select(q_slices[-1:], rows):
             if stay or launch.ctas < problem.batch * problem.kv_heads:
                 raise PartialRunError(
                     f"the {launch.ctas} CTAs of {launch.entry} work on several heads each",

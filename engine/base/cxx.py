@@ -196,6 +196,7 @@ def run_compiler(
     *,
     first_error: Callable[[str], str] | None = None,
     low_priority: bool = False,
+    timeout_s: float = COMPILE_TIMEOUT_S,
 ) -> None:
     """Run the compiler so that it writes the file `output` in `folder`.
 
@@ -230,15 +231,14 @@ def run_compiler(
         reader = threading.Thread(target=keep_head, args=(process.stdout,), daemon=True)
         reader.start()
         try:
-            process.wait(COMPILE_TIMEOUT_S)
-            reader.join(COMPILE_TIMEOUT_S)
+            process.wait(timeout_s)
+            reader.join(timeout_s)
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise CompileError(
-                    f"Compiling {source} for the CPU did not finish within "
-                    f"{COMPILE_TIMEOUT_S:.0f} s.",
+                    f"Compiling {source} for the CPU did not finish within {timeout_s:g} s.",
                     code="host_compile_time_limit",
                 ) from None
             raise

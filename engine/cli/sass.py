@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +24,6 @@ from engine.attention.config import (
     resolve_config,
     variant_from,
 )
-from engine.attention.plan import LaunchPlan
 from engine.base import files
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, UnknownName
 from engine.cli.options import (
@@ -43,16 +43,21 @@ from engine.cuda_source import compile_kernel
 from engine.cuda_source.nvrtc import compiler_flag
 from engine.devices import DeviceSpec, target_gpu
 from engine.history.simulation import time_launch
-from engine.machine_code.analysis import Analysis, analyse, live_registers_in_background
+from engine.machine_code.analysis import analyse, live_registers_in_background
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Content, Launch, arguments_and_memory, tables
-from engine.machine_code.timing.simulate import TimedLaunch
 from engine.machine_code.timing.timeline import beside, timeline, write_timeline
 from engine.model.kernel import Kernel, analyse_plan
 from engine.model.occupancy import launch_plan
 from engine.own_kernels.registry import use_kernel
 from engine.pipeline.request import EvaluationRequest
-from engine.pipeline.simulated_launches import clock_note, device_at, given_clock, time_passes
+from engine.pipeline.simulated_launches import (
+    clock_note,
+    device_at,
+    device_of_plan,
+    given_clock,
+    time_passes,
+)
 from engine.sessions.known_times import open_history
 from kernels.source_text import sidecar_of
 from kernels.variant import AUTO, Variant
@@ -66,7 +71,9 @@ _MOST_MEMORY_BYTES = 8 << 30  # in addition to the process' memory at its start
 _PR_SET_PDEATHSIG = 1
 
 
-def run_apart(run: Callable[[T], int], args: T, file: str, most_s: float = _MOST_TIME_S) -> int:
+def run_in_process(
+    run: Callable[[T], int], args: T, file: str, most_s: float = _MOST_TIME_S
+) -> int:
     """Run `run(args)` in a separate process with this process' output, so that `file` cannot harm
     this one.
 
@@ -189,7 +196,7 @@ class SassOptions(ProblemOptions, ConfigOptions, DefaultsOption):
 def run(args: SassOptions) -> int:
     path = Path(args.kernel)
     if _is_file(args.kernel) and path.is_file():
-        return run_apart(_run, args, path.name)
+        return run_in_process(_run, args, path.name)
     return _run(args)
 
 
@@ -296,33 +303,19 @@ def _of_variant(
     analyses = analyse_plan(plan, _arch(args, device))
     if device is None:
         return [Result(analysis, None) for analysis in analyses]
-    return _timed(args, device, analyses, lambda d: _time_passes(variant, plan, analyses, d))
-
-
-def _timed(
-    args: SassOptions,
-    device: DeviceSpec,
-    analyses: Sequence[Analysis],
-    time_at: Callable[[DeviceSpec], Sequence[TimedLaunch]],
-) -> list[Result]:
-    """Return times at the requested clock, and a note on the clock."""
-    with live_registers_in_background(analyses):
-        at = device_at(device, args.clock, analyses, lambda: time_at(device))
-        timed = time_at(at)
-    note = clock_note(at, analyses, timed)
-    return [Result(*pair, note, at) for pair in zip(analyses, timed, strict=True)]
-
-
-def _time_passes(
-    variant: Variant, plan: LaunchPlan, analyses: Sequence[Analysis], device: DeviceSpec
-) -> tuple[TimedLaunch, ...]:
     arch = analyses[0].program.arch
     _check_runs_on(arch, device)
-    predicted = None
-    if arch == device.arch:  # otherwise the time is not of this code
-        kernel = Kernel.of(variant, device, plan.config)
-        predicted = open_history().estimate(kernel, plan.problem)
-    return time_passes(variant, plan, analyses, device, predicted)
+    with live_registers_in_background(analyses):
+        at = device_of_plan(device, args.clock, variant, plan, analyses)
+        predicted = None
+        if arch == device.arch:  # otherwise the time is not of this code
+            kernel = Kernel.of(variant, at, plan.config)
+            predicted = open_history().estimate(kernel, plan.problem)
+        timed = time_passes(variant, plan, analyses, at, predicted)
+    latency = predicted.latency if predicted is not None else None
+    # Known times are at a clock that is not known here.
+    note = clock_note(at, analyses, timed) if latency is None or latency.is_simulated else ""
+    return [Result(*pair, note, at, latency) for pair in zip(analyses, timed, strict=True)]
 
 
 def _execute(args: SassOptions, device: DeviceSpec | None) -> int:
@@ -372,7 +365,11 @@ def _of_file(args: SassOptions, device: DeviceSpec | None) -> list[Result]:
     if device is None:
         return [Result(analysis, None)]
     _check_runs_on(analysis.program.arch, device)
-    return _timed(args, device, [analysis], lambda d: [time_launch(analysis, d, is_cold=args.cold)])
+    with live_registers_in_background([analysis]):
+        time_on = partial(time_launch, analysis, is_cold=args.cold)
+        at = device_at(device, args.clock, [analysis], lambda: [time_on(device)])
+        timed = time_on(at)
+    return [Result(analysis, timed, clock_note(at, [analysis], [timed]), at)]
 
 
 def _launch_of_file(args: SassOptions, path: Path) -> tuple[Launch, tuple[Content | None, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.attention.evaluation import METHODS
+from engine.attention.evaluation import METHODS, Latency
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
 from engine.cli.output import print_figures, print_table
@@ -38,6 +38,7 @@ class Result:
     timed: TimedLaunch | None
     clock_note: str = ""  # note on the clock
     device: DeviceSpec | None = None  # at this clock
+    predicted: Latency | None = None  # of all passes of a variant, as `evaluate` predicts it
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -45,6 +46,14 @@ class Result:
         found = self.timed.simulated if self.timed else None
         told = notes(self.analysis, *((found.iterations, found.start_spread) if found else ()))
         return (*told, self.clock_note) if self.clock_note else tuple(told)
+
+    @property
+    def method(self) -> str:
+        return self.predicted.method if self.predicted is not None else METHODS[0]
+
+    @property
+    def has_interval(self) -> bool:
+        return self.predicted is not None or not has_guessed_addresses(self.analysis)
 
 
 def as_json(kernel: str, results: Sequence[Result], device: DeviceSpec | None) -> dict[str, Any]:
@@ -73,20 +82,28 @@ def as_json(kernel: str, results: Sequence[Result], device: DeviceSpec | None) -
             whole[key] = sum(one[key] for one in passes)
         longest = max(passes, key=lambda p: p["latency"]["median_us"])
         whole["bound"] = longest["bound"]
-        whole["latency"] = _latency_of_all(results)
+        whole["latency"] = _latency_of(results, results[0].predicted)
     return whole | {"passes": passes}
 
 
-def _latency_of_all(results: Sequence[Result]) -> dict[str, Any]:
-    """Return the total latency of passes, which run one after the other."""
+def _latency_of(results: Sequence[Result], predicted: Latency | None = None) -> dict[str, Any]:
+    """Return the predicted latency, else the sum of those of the passes, which run one after the
+    other."""
     each = [r.timed.simulated.latency for r in results if r.timed is not None]
-    is_known = not any(has_guessed_addresses(r.analysis) for r in results)
+    found = (
+        sum(x.median_us for x in each),
+        sum(x.low_us for x in each),
+        sum(x.high_us for x in each),
+    )
+    if predicted is not None:
+        found = predicted.median_us, predicted.low_us, predicted.high_us
+    is_known = all(r.has_interval for r in results)
     return {
-        "median_us": sum(x.median_us for x in each),
-        "low_us": sum(x.low_us for x in each) if is_known else None,
-        "high_us": sum(x.high_us for x in each) if is_known else None,
-        "origin": "predicted",  # a variant's is calibrated if its times are known
-        "method": METHODS[0],
+        "median_us": found[0],
+        "low_us": found[1] if is_known else None,
+        "high_us": found[2] if is_known else None,
+        "origin": "predicted",
+        "method": results[0].method,
     }
 
 
@@ -130,7 +147,7 @@ def _time_as_json(result: Result) -> dict[str, Any]:
         "stall_cycles": {
             reason.label: cycles for reason, cycles in simulated.round.stall_cycles().items()
         },
-        "latency": _latency_of_all([result]),
+        "latency": _latency_of([result]),
     }
 
 
@@ -228,8 +245,10 @@ def print_results(
     if device is None:
         print("Only counts: name a GPU (--gpu L4) for a simulated time.")
     elif len(results) > 1:
-        whole = _latency_of_all(results)
-        print(f"All passes together: {format_us(whole['median_us'])} predicted by {METHODS[0]}.")
+        whole = _latency_of(results, results[0].predicted)
+        print(
+            f"All passes together: {format_us(whole['median_us'])} predicted by {whole['method']}."
+        )
 
 
 def _print_time(result: Result, device: DeviceSpec) -> None:
@@ -244,7 +263,7 @@ def _print_time(result: Result, device: DeviceSpec) -> None:
     rows: list[tuple[str, object]] = [
         (
             "latency",
-            f"{format_us(latency.median_us)} predicted by {METHODS[0]} "
+            f"{format_us(latency.median_us)} predicted by {result.method} "
             f"({_interval(result, latency)})",
         ),
         ("SM clock", _clock(latency)),
@@ -263,7 +282,7 @@ def _print_time(result: Result, device: DeviceSpec) -> None:
 
 
 def _interval(result: Result, latency: SimulatedLatency) -> str:
-    if has_guessed_addresses(result.analysis):
+    if not result.has_interval:
         return "interval unknown"
     return f"{format_us(latency.low_us)} – {format_us(latency.high_us)}"
 

@@ -155,6 +155,7 @@ def at_clock(device: DeviceSpec, clock_mhz: float, kind: ClockKind = "given") ->
             f"{_MIN_CLOCK_MHZ} to {_MAX_BOOST_SHARE * boost:,.0f}, boost or sustained.",
             code="clock_range",
         )
+    clock_mhz = round(clock_mhz)  # the rates of a cycle stay those at boost
     share = clock_mhz / boost
 
     def scaled(peak: float | None) -> float | None:
@@ -162,7 +163,7 @@ def at_clock(device: DeviceSpec, clock_mhz: float, kind: ClockKind = "given") ->
 
     return replace(
         device,
-        boost_clock_mhz=round(clock_mhz),
+        boost_clock_mhz=clock_mhz,
         fp16_tensor_tflops=scaled(device.fp16_tensor_tflops),
         bf16_tensor_tflops=scaled(device.bf16_tensor_tflops),
         fp32_tflops=scaled(device.fp32_tflops),

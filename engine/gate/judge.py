@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, unknown
@@ -36,6 +36,9 @@ from engine.versions.figures import (
 )
 from engine.versions.workers import Failed, Workers
 from kernels.variant import Variant
+
+if TYPE_CHECKING:
+    from engine.pipeline.evaluate import Evaluator
 
 # Correctness is checked on problems that the host executes in seconds.
 _MOST_HEADS, _MOST_ROWS = 2, 200
@@ -131,6 +134,7 @@ def judge(
     measure: bool = False,
     processes: int = 0,
     on_done: Callable[[str], None] | None = None,
+    evaluator: Evaluator | None = None,
 ) -> GateReport:
     """Compare two trees.
 
@@ -142,6 +146,8 @@ def judge(
         measure: time kernels with changed code on this machine's GPU, both sides in one run of the
             sampler; these verdicts replace those on simulated times for that GPU.
         on_done: called with a line about each finished task.
+        evaluator: times kernels, and all tasks are run in this process; default: tasks are run in
+            processes of their own.
 
     Raises:
         SettingsError: a mistake in `attune-gate.toml`.
@@ -172,14 +178,14 @@ def judge(
         # Built once, outside a kernel's time limit. If that fails, each kernel's verdict says so.
         with suppress(AttuneError):
             build_all()
-    answers = _run(works, chosen, processes, on_done)
+    answers = _run(works, chosen, processes, on_done, evaluator)
     if here:  # measured last, when the CPU is idle
         timed = [
             replace(work, measure=True)
             for work in works
             if work.gpu == here and work.before is not None and work.execute is None
         ]
-        for kernel, done in _run(timed, chosen, 1, on_done).items():
+        for kernel, done in _run(timed, chosen, 1, on_done, evaluator).items():
             answers[kernel] += done
     reports = tuple(
         _report(k, first.get(k), second.get(k), answers[k], chosen, renamed.get(k, ""))
@@ -204,6 +210,7 @@ def _run(
     settings: Settings,
     processes: int,
     on_done: Callable[[str], None] | None,
+    evaluator: Evaluator | None,
 ) -> Answers:
     """Run all tasks; return their results by kernel."""
 
@@ -212,9 +219,13 @@ def _run(
             what = "other archs" if work.archs else work.execute or work.gpu
             on_done(f"{work.kernel}: {what}")
 
-    workers = Workers(do_work, settings.seconds, settings.memory_gib, processes)
+    if evaluator is None:
+        workers = Workers(do_work, settings.seconds, settings.memory_gib, processes)
+        results = workers.run(works, tell)
+    else:
+        results = [do_work(work, evaluator) for work in works]
     by_kernel: Answers = {}
-    for work, done in zip(works, workers.run(works, tell), strict=True):
+    for work, done in zip(works, results, strict=True):
         by_kernel.setdefault(work.kernel, []).append((work, done))
     return _Default(by_kernel)
 
@@ -224,8 +235,12 @@ class _Default(dict[str, list[tuple[Work, "Done | Failed"]]]):
         return []
 
 
-def do_work(work: Work) -> Done:
-    """Execute, measure or count one kernel; runs in a worker process."""
+def do_work(work: Work, evaluator: Evaluator | None = None) -> Done:
+    """Execute, measure or count one kernel, usually in a worker process.
+
+    Args:
+        evaluator: times kernels; None: a new one.
+    """
     if work.execute is not None:
         assert work.after is not None
         os.environ["ATTUNE_KERNELS"] = str(work.after)
@@ -244,7 +259,7 @@ def do_work(work: Work) -> Done:
         pair = work.before, work.after
         return Done(
             measured=tuple(
-                (p, measured_finding(measure_pair(*pair, p, work.gpu, work.config)))
+                (p, measured_finding(measure_pair(*pair, p, work.gpu, work.config, evaluator)))
                 for p in work.problems
                 if _both_compile(work, p) and not _is_same_code(work, p)
             )

@@ -245,7 +245,12 @@ class History:
         return self.times.on(device, problem) if self.times is not None else ()
 
     def taken(self, kernel: Kernel, problem: Problem) -> KnownTime | None:
-        """Return the measured or recorded time of this source, config, problem and GPU."""
+        """Return the measured or recorded time of this source, config, problem and GPU.
+
+        None at another clock than boost: known times are at the clock that the GPU took itself.
+        """
+        if kernel.device.clock != "boost":
+            return None
         return taken_of(self.at(problem, kernel.device.name), kernel.variant, kernel.config)
 
     def references(self, problem: Problem, device: str) -> tuple[Reference, ...]:
@@ -416,8 +421,9 @@ class History:
         return self._fits.keep(key, self._fit(kernel, points, simulated=False))
 
     def _points(self, kernel: Kernel, problem: Problem) -> tuple[Measurement, ...]:
-        """Return the times of this source that can calibrate a prediction of such a problem."""
-        if self.times is None:
+        """Return the times of this source that can calibrate a prediction of such a problem; none
+        at another clock than boost, as `taken`."""
+        if self.times is None or kernel.device.clock != "boost":
             return ()
         mine = [
             t

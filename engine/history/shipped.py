@@ -54,7 +54,7 @@ class ShippedFigures:
         self.counts.update(others.counts)
 
     def report(self, key: str) -> tuple[Mapping[str, str], Mapping[str, PtxasInfo]] | None:
-        """Return symbols and entries of a compile, as for `plan.known_report`."""
+        """Return symbols and entries of a compile, as for `engine.model.kernel.known_report`."""
         if (fields := self.reports.get(key)) is None:
             return None
         return fields["symbols"], {n: PtxasInfo(**info) for n, info in fields["entries"].items()}

@@ -132,10 +132,20 @@ _CPU_INTERVAL_S = 0.05  # least time between two executions
 _CPU_SHARE = 0.5  # maximum share of time that the CPU backend is busy
 
 
-def run_latency_stream(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
+def run_latency_stream(
+    runner: JobRunner,
+    job: JobStatus,
+    request: EvaluationRequest,
+    *,
+    turn: SamplerSettings = _TURN,
+    max_samples: int = MAX_SAMPLES,
+) -> None:
     """Check the kernel once, then measure until the job is cancelled or has no readers.
 
     For an incorrect kernel, the job ends with the evaluation as its result.
+
+    Args:
+        turn: one run of the sampler, after which waiting processes get the GPU.
     """
     job_id = job.job_id
     if is_unseen(runner.run.stream(job_id), time.time()):  # while it was queued
@@ -152,7 +162,7 @@ def run_latency_stream(runner: JobRunner, job: JobStatus, request: EvaluationReq
     target = resolve(request, runner.evaluator.history)
     plan = make_plan(target.variant, request.problem, target.config)
     inputs = inputs_of(request.problem, request.seed, request.input_kind)
-    stream = _Stream(runner, job_id, checked, plan, inputs)
+    stream = _Stream(runner, job_id, checked, plan, inputs, turn, max_samples)
     if checked.execution.backend == "cuda":
         stream.measure_on_gpu()
     else:
@@ -168,6 +178,8 @@ class _Stream:
     checked: Evaluation
     plan: LaunchPlan
     inputs: Inputs
+    turn: SamplerSettings
+    max_samples: int
     last_stage: str = ""
     count: int = 0
 
@@ -177,7 +189,7 @@ class _Stream:
 
     @property
     def is_full(self) -> bool:
-        return self.count >= MAX_SAMPLES
+        return self.count >= self.max_samples
 
     def measure_on_cpu(self, request: EvaluationRequest) -> None:
         backend = self.runner.evaluator.backend("cpu")
@@ -217,11 +229,11 @@ class _Stream:
         assert self.checked.correctness is not None
         backend = cast("CudaBackend", self.runner.evaluator.backend("cuda"))
         name = self.plan.variant
-        with TimingGroup(read_state, _TURN.kinds, placements=1) as group:
+        with TimingGroup(read_state, self.turn.kinds, placements=1) as group:
             timer = partial(backend.timer, self.plan, self.inputs, self.checked.correctness)
             group.add(name, timer)
             if name not in group.failures:
-                group.run(name, _TURN, on_round=self._emit, should_stop=self._ends_turn)
+                group.run(name, self.turn, on_round=self._emit, should_stop=self._ends_turn)
             if name in group.failures:
                 raise MeasureError(f"The kernel stopped working: {group.failures[name]}")
 
@@ -262,6 +274,7 @@ def _build_simulator(
     can_simulate: threading.Event,
     busy: Sequence[threading.Event],
     executor_after_s: float = EXECUTOR_AFTER_S,
+    builds: tuple[Callable[[], object], Callable[[], object]] | None = None,
 ) -> None:
     """Build the simulator and the emulator for execution before their first use.
 
@@ -269,16 +282,18 @@ def _build_simulator(
         busy: set while jobs run. The first Run usually follows the first prediction, uses a host
             build, and should not share its core with this compiler.
         executor_after_s: idle time before the emulator is built.
+        builds: how both are built; default: those of `engine.machine_code`.
     """
     from engine.machine_code.execution import prepare
     from engine.machine_code.native_library import build_libraries
 
+    build_simulator, build_emulator = builds or (build_libraries, prepare)
     try:
         with contextlib.suppress(AttuneError):  # the first simulation reports what is missing
-            build_libraries()
+            build_simulator()
             can_simulate.set()
             _wait_until_idle(busy, executor_after_s)
-            prepare()
+            build_emulator()
     finally:
         can_simulate.set()
 
@@ -317,8 +332,7 @@ def _may_begin(job: JobStatus, served: Sequence[JobStatus], rungs_at_once: int) 
 
 
 def _serve_beside(
-    run: RunDir,
-    evaluator: Evaluator,
+    runner: JobRunner,
     is_closing: threading.Event,
     can_simulate: threading.Event,
     is_busy: threading.Event,
@@ -330,7 +344,6 @@ def _serve_beside(
     interpreter lock. Other jobs run one by one, because two of them often need the same simulation.
     """
     can_simulate.wait()
-    runner = JobRunner(run, evaluator, JOB_TYPES, serves=lambda job: job.is_background)
     served: dict[threading.Thread, JobStatus] = {}
     while not is_closing.is_set():
         served = {thread: job for thread, job in served.items() if thread.is_alive()}
@@ -364,7 +377,8 @@ def main(argv: list[str], idle_check_s: float = IDLE_CHECK_S) -> int:
     is_closing = threading.Event()
     with Evaluator(open_history()) as evaluator, contextlib.ExitStack() as at_end:
         if isinstance(detect_local(), str):
-            args = (run, evaluator, is_closing, can_simulate, is_busy_beside)
+            background = JobRunner(run, evaluator, JOB_TYPES, lambda job: job.is_background)
+            args = (background, is_closing, can_simulate, is_busy_beside)
             beside = threading.Thread(target=_serve_beside, args=args, daemon=True)
             beside.start()
             at_end.callback(beside.join, 1.0)  # a longer simulation is ended with the process

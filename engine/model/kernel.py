@@ -331,7 +331,9 @@ def estimate(
     resident = np.array([[p.occupancy.ctas_per_sm] for p in passes], dtype=np.int64)
     spread = predict_arrays(variant, launches, resident, m, calibration, curve)
     note = method_note(calibration, curve)
-    reason = f"{binding_sentence(spread.terms, device)} {note} At {device.clock_label}."
+    reason = f"{binding_sentence(spread.terms, device)} {note}"
+    if calibration is None:  # known times are at a clock that is not known here
+        reason += f" At {device.clock_label}."
     if spilled := sum(p.resources.spill_bytes for p in passes):
         reason += f" It spills {spilled:,} bytes of registers, which the model does not count."
     latency = Latency(

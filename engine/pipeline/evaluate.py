@@ -24,6 +24,8 @@ from engine.pipeline.request import (
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
     from engine.correctness import ExpectedOutputs
+    from engine.measure.sampler import SamplerSettings
+    from engine.pipeline.request import Effort
 
 
 class Evaluator:
@@ -36,15 +38,18 @@ class Evaluator:
         self,
         history: History | None = None,
         backends: Mapping[BackendName, Backend] | None = None,
+        samplers: Mapping[Effort, SamplerSettings] | None = None,
     ) -> None:
         """
         Args:
             history: times known beforehand; None: no times of sessions.
             backends: backends to execute on; others are created when needed. All are closed with
                 the evaluator.
+            samplers: how to measure with an effort, if not as `engine.measure` does.
         """
         self.history = history or History()
         self._backends: dict[BackendName, Backend] = dict(backends or {})
+        self.samplers: Mapping[Effort, SamplerSettings] = samplers or {}
         self._expected: ExpectedOutputs | None = None
 
     def __enter__(self) -> Self:

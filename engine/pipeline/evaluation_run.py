@@ -570,11 +570,14 @@ class EvaluationRun:
         if self.request.effort == "none":
             return passed
         full = self.request.effort == "full"
+        settings = self.evaluator.samplers.get(self.request.effort)
         passed = self._predict(plan, passed)  # before the measurement
         try:
             with measuring(self._purpose, self.stage) as read_state:
                 self.stage("Measuring")
-                return time_evaluation(backend, plan, inputs, passed, read_state, full=full)
+                return time_evaluation(
+                    backend, plan, inputs, passed, read_state, full=full, settings=settings
+                )
         except AttuneError as error:
             return replace(passed, notes=(*passed.notes, f"Not measured: {error}"))
 

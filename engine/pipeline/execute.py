@@ -58,7 +58,10 @@ NOT_HERE = frozenset({Status.SKIPPED, Status.COMPILE_ERROR})
 
 
 def where_to_execute(
-    request: EvaluationRequest, resolved: ResolvedRequest, plan: LaunchPlan
+    request: EvaluationRequest,
+    resolved: ResolvedRequest,
+    plan: LaunchPlan,
+    has_emulator: bool | None = None,
 ) -> tuple[BackendName, str | None]:
     """Choose the backend of a plan; also say why the requested backend cannot be used.
 
@@ -66,6 +69,9 @@ def where_to_execute(
     enough problem of a tensor-core kernel compiled for a target GPU, without a thorough check,
     another schedule or a partial run. The caller falls back to the host build if the machine code
     ends in `NOT_HERE`. A cubin can only be executed as machine code.
+
+    Args:
+        has_emulator: whether the emulator is built; None: look.
     """
     name, why_not = choose_backend(request, resolved.device)
     if plan.cubins and name == "cpu":
@@ -83,7 +89,8 @@ def where_to_execute(
     fits = check_host_memory(plan, "machine-code") is None
     if not fits or not machine_code_ends_in_time(plan, request.timeout_s):
         return name, why_not
-    is_ready = plan.problem.flops >= _WORTH_BUILDING_FLOPS or is_prepared()
+    is_built = is_prepared() if has_emulator is None else has_emulator
+    is_ready = plan.problem.flops >= _WORTH_BUILDING_FLOPS or is_built
     return ("machine-code" if is_ready else name), why_not
 
 

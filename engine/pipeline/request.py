@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -240,10 +240,14 @@ def host_bytes_needed(plan: LaunchPlan, backend: BackendName) -> int:
     return _FIXED_BYTES + max(drawing, running + expecting, checking)
 
 
-def check_host_memory(plan: LaunchPlan, backend: BackendName) -> str | None:
+def check_host_memory(
+    plan: LaunchPlan,
+    backend: BackendName,
+    free_bytes: Callable[[], int | None] = available_host_memory,
+) -> str | None:
     """Return one sentence why the evaluation does not fit in host memory, or None if it fits."""
     needed = host_bytes_needed(plan, backend)
-    host = available_host_memory()
+    host = free_bytes()
     limit = _ADDRESSABLE_BYTES if host is None else host
     if needed <= limit:
         return None

@@ -357,18 +357,29 @@ def device_at(
 
 
 def device_of_plan(
-    device: DeviceSpec, word: str | None, variant: Variant, plan: LaunchPlan
+    device: DeviceSpec,
+    word: str | None,
+    variant: Variant,
+    plan: LaunchPlan,
+    analyses: Sequence[Analysis] = (),
 ) -> DeviceSpec:
-    """Return `device_at` for a variant's launches."""
+    """Return `device_at` for a variant's launches.
+
+    Args:
+        analyses: of the plan, where they are known; they may be of another architecture's code.
+    """
     if word is None or given_clock(word) is not None or word == BOOST:
         return device_at(device, word, (), tuple)
-    analyses = analyse_plan(plan, device.arch)
+    of_passes = analyses or analyse_plan(plan, device.arch)
 
     def at_boost() -> Sequence[TimedLaunch]:
-        predicted = History().estimate(Kernel.of(variant, device, plan.config), plan.problem)
-        return time_passes(variant, plan, analyses, device, predicted)
+        predicted = None
+        if of_passes[0].program.arch == device.arch:
+            # Without known times, which are at a clock that is not known here.
+            predicted = History().estimate(Kernel.of(variant, device, plan.config), plan.problem)
+        return time_passes(variant, plan, of_passes, device, predicted)
 
-    return device_at(device, word, analyses, at_boost)
+    return device_at(device, word, of_passes, at_boost)
 
 
 def clock_note(

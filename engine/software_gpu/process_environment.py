@@ -55,15 +55,17 @@ print(cupy.cuda.driver.get_build_version(), cython_build_ver)
 """
 
 
-def cuda_and_cupy() -> tuple[int, str]:
+def cuda_and_cupy(
+    version_of: Callable[[str], str] = importlib.metadata.version,
+) -> tuple[int, str]:
     """Return the CUDA major version to build the driver for, and the version of the installed CuPy.
 
     CuPy's version is empty if none is installed. Driver functions differ between CUDA versions."""
     for cuda, package in _CUPY.items():
         with suppress(importlib.metadata.PackageNotFoundError):
-            return cuda, importlib.metadata.version(package)
+            return cuda, version_of(package)
     with suppress(importlib.metadata.PackageNotFoundError):
-        return int(importlib.metadata.version("cuda-bindings").partition(".")[0]), ""
+        return int(version_of("cuda-bindings").partition(".")[0]), ""
     return next(iter(_CUPY)), ""
 
 
@@ -77,22 +79,30 @@ def driver_folder() -> Path:
     toolchain, include = find_toolchain(), find_include_dir((cuda_and_cupy()[0], 0))
 
     def build(folder: Path) -> None:
-        missing = folder / "missing.cpp"
-        missing.write_text(_missing_of_driver(toolchain, include), encoding="utf-8")
         # Only libcuda has a soname, so that NVML, loaded by its path, does not replace another one.
-        for source, name, more in (
-            (
-                "driver.cpp",
-                "libcuda.so.1",
-                (str(missing), "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", "-ldl"),
-            ),
-            ("nvml.cpp", "libnvidia-ml.so.1", ()),
-        ):
-            _compile(toolchain, [str(_NATIVE / source), f"-I{include}", *more], folder / name)
+        _compile(toolchain, driver_arguments(toolchain, include, folder), folder / "libcuda.so.1")
+        nvml = [str(_NATIVE / "nvml.cpp"), f"-I{include}"]
+        _compile(toolchain, nvml, folder / "libnvidia-ml.so.1")
 
     request = _NATIVE.parents[1] / "machine_code" / "native" / "request.h"
     sources = (request, *sorted(_NATIVE.rglob("*")))
     return _kept("driver", build, toolchain, sources, str(include))
+
+
+def driver_arguments(toolchain: Toolchain, include: Path, folder: Path) -> list[str]:
+    """Return the C++ compiler's arguments that build libcuda.so.1, apart from its general flags.
+
+    Args:
+        include: the folder of cuda.h.
+        folder: where a source with the functions that are not implemented is written.
+
+    Raises:
+        CompileError: cuda.h does not compile.
+    """
+    missing = folder / "missing.cpp"
+    missing.write_text(_missing_of_driver(toolchain, include), encoding="utf-8")
+    linked = ("-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", "-ldl")
+    return [str(_NATIVE / "driver.cpp"), str(missing), f"-I{include}", *linked]
 
 
 def _missing_of_driver(toolchain: Toolchain, include: Path) -> str:
@@ -120,7 +130,7 @@ def _missing_of_driver(toolchain: Toolchain, include: Path) -> str:
     return "\n".join([*lines, "}", ""])
 
 
-def runtime_module(driver: Path) -> Path:
+def runtime_module(driver: Path, cuda: tuple[int, str] | None = None) -> Path:
     """Return a build of CuPy's runtime module that uses the public driver API.
 
     It is compiled from the sdist of the installed version, with `native/cudart.cpp` instead of
@@ -128,12 +138,13 @@ def runtime_module(driver: Path) -> Path:
 
     Args:
         driver: the folder of libcuda.so.1.
+        cuda: CUDA's major version and CuPy's version; default: those of `cuda_and_cupy`.
 
     Raises:
         ToolMissing: CuPy for CUDA 13 or 12 is not installed, or its source cannot be fetched.
         CompileError: it does not compile.
     """
-    major, version = cuda_and_cupy()
+    major, version = cuda or cuda_and_cupy()
     if not version:
         raise ToolMissing(
             f"The software GPU needs CuPy, and its package {_CUPY[major]} is not installed: "

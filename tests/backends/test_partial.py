@@ -174,11 +174,18 @@ def test_what_cannot_be_executed_in_part(backend, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
-def test_few_persistent_ctas_are_no_wrong_offset(backend):
+@pytest.mark.parametrize(
+    ("name", "problem", "config"),
+    [
+        ("v13", Problem(2, 8, 1024, 64), {"num_ctas": 116}),
+        pytest.param("v19", Problem(1, 16, 16384, 128), {}, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_few_persistent_ctas_are_no_wrong_offset(backend, name, problem, config):
     """More persistent CTAs than heads, and fewer than query tiles."""
-    plan = plan_of("v19", Problem(1, 16, 16384, 128))
-    assert 16 < plan.passes[0].ctas < 16 * 128
+    variant = by_id(name)
+    plan = make_plan(variant, problem, variant.default_config() | config)
+    assert 16 < plan.passes[0].ctas < 16 * problem.seqlen / 128
     with raises(PartialRunError, "part_several_heads"):
         backend.choose_part(plan, OPTIONS, 1e9)
 

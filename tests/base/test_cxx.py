@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 
 import pytest
 from words import raises, says
@@ -22,7 +22,7 @@ def path_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_ziglang(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setitem(sys.modules, "ziglang", None)  # as if it were not installed
 
 
 def pretend_compiler(path, version, exit_code=0):

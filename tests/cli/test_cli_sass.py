@@ -13,6 +13,7 @@ from engine.attention.config import find_variant
 from engine.base.errors import ToolMissing
 from engine.cli import main
 from engine.cuda_source import compile_kernel
+from engine.machine_code import analysis
 from engine.machine_code import disassembly as nvdisasm
 
 pytestmark = pytest.mark.usefixtures("sass_in_this_process")
@@ -289,7 +290,7 @@ def test_without_nvdisasm_one_sentence_says_how_to_get_it(
 ) -> None:
     # Ignore listings cached by other tests.
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("engine.machine_code.analysis._programs", {})
+    analysis._programs.clear()
     monkeypatch.setattr(nvdisasm, "_WHEELS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     for variable in ("CUDA_PATH", "CUDA_HOME"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import itertools
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -261,14 +261,7 @@ def test_several_faults_are_all_named() -> None:
 def test_without_pytorch_the_baseline_is_emulated_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = builtins.__import__
-
-    def no_torch(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "torch":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", no_torch)
+    monkeypatch.setitem(sys.modules, "torch", None)  # an import of it fails
     inputs = make_inputs(Problem(1, 1, 65, 32))
     found = judge(inputs, right(inputs))
     assert found.passed

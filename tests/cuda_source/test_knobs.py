@@ -13,7 +13,7 @@ from engine.base.errors import CompileError, ToolMissing
 from engine.cli import main
 from engine.cuda_source import compile_kernel
 from engine.cuda_source.compiler import NvrtcLibrary
-from engine.cuda_source.nvrtc import options_of, toolchain
+from engine.cuda_source.nvrtc import Toolchain, options_of, toolchain
 from engine.cuda_source.toolkit import other_nvrtc
 from engine.machine_code.cubin import read_cubin
 from kernels.variant import KERNELS_DIR
@@ -32,12 +32,12 @@ extern "C" __global__ void sum(const float* x, float* out, int n) {
 """
 
 
-def built(folder: Path, **knobs: int) -> tuple[int, int, str]:
+def built(folder: Path, tools: Toolchain | None = None, **knobs: int) -> tuple[int, int, str]:
     """Return (registers, bytes of the cubin, digest of its code)."""
     source = folder / "sum.cu"
     source.write_text(SOURCE)
     defines = tuple(sorted((name.upper(), str(value)) for name, value in knobs.items()))
-    made = compile_kernel(source, defines, "sm_89", ("sum",))
+    made = compile_kernel(source, defines, "sm_89", ("sum",), tools=tools)
     registers = made.entries["sum"].registers_per_thread
     return registers, len(made.cubin), read_cubin(made.cubin).code_sha256
 
@@ -97,9 +97,8 @@ def test_another_compiler_is_a_tunable_too(tmp_path: Path, monkeypatch: pytest.M
     assert path.name.startswith("libnvrtc.so")
     other = replace(toolchain(), library=path, archs=NvrtcLibrary(path).archs())
     assert other.archs == toolchain().archs
-    monkeypatch.setattr("engine.cuda_source.nvrtc._toolchain", lambda _: other)
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path / "cache"))
-    assert built(tmp_path)[2] == code
+    assert built(tmp_path, other)[2] == code
     (tmp_path / "sum.cu").write_text(SOURCE.replace("total;", "total"))
     with raises(CompileError, "nvrtc_error", "sum.cu(", '): expected a ";"'):
-        compile_kernel(tmp_path / "sum.cu", (), "sm_89", ("sum",))
+        compile_kernel(tmp_path / "sum.cu", (), "sm_89", ("sum",), tools=other)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -87,20 +87,9 @@ def test_both_versions_are_timed_in_one_run(
     assert same.verdict is GateVerdict.MEASURED_SAME
 
     # In the whole run the measured verdict replaces the simulated one.
-    class Inline:
-        def __init__(self, function: Any, *_: object) -> None:
-            self._function = function
-
-        def run(self, works: Sequence[Any], tell: Callable[..., None]) -> list[Any]:
-            done = [self._function(work) for work in works]
-            tell(works[0], done[0])
-            return done
-
-    monkeypatch.setattr(judge, "Workers", Inline)
-    monkeypatch.setattr(judge, "measure_pair", lambda *args: measure_pair(*args, gpu))
     monkeypatch.setattr(judge, "measuring_gpu", lambda: "L4")
     monkeypatch.setenv("ATTUNE_KERNELS", "")
-    report = judge.judge(before, working_tree(repo), measure=True)
+    report = judge.judge(before, working_tree(repo), measure=True, evaluator=gpu)
     verdicts = {str(f.verdict) for *_, f in report.verdicts}
     assert GateVerdict.MEASURED_SLOWER in verdicts
     assert not verdicts & {GateVerdict.SIMULATED_SLOWER, GateVerdict.SIMULATED_FASTER}

@@ -28,6 +28,7 @@ from engine.base import files
 from engine.base.units import format_us
 from engine.cli import main
 from engine.devices import find_device
+from engine.devices.spec import at_clock
 from engine.own_kernels.registry import fork_kernel
 from engine.sessions.session import make_snapshot
 from engine.sessions.store import SETTING, default_store
@@ -316,10 +317,15 @@ def test_time_of_answers_in_its_order() -> None:
     assert (time_with(newer, measured).us, time_with(newer).us) == (59.0, 61.0)
     assert says(time_with(recorded).where, "session_of_time", "Mine: test data")
     near = evaluation_of(case, replace(MEDIUM, seqlen=256), 25.0)
+    assert not says(time_with(near).reason, "clock_of_boost")  # that of the points is not known
     assert (time_with(near).origin, time_with(near).calibrated_on) == ("predicted", 1)
     assert (time_with().method, time_with().calibrated_on) == ("roofline", 0)
     foreign = evaluation_of(replace(case, of_this_source=False), MEDIUM, 1.0)
     assert time_with(foreign) == time_with()
+
+    kernel = replace(kernel, device=at_clock(kernel.device, 1_000))
+    assert time_with(measured, near) == time_with()  # taken at the clock that the GPU chose
+    assert says(time_with().reason, "as_given", "1,000 MHz")
 
 
 def test_kernels_of_another_source_have_names_of_their_own() -> None:

@@ -22,6 +22,7 @@ from engine.jobs.layout import JobStatus, RunDir
 from engine.jobs.supervisor import JobRunner, JobTable
 from engine.jobs.sweep_job import CompileAhead
 from engine.model.kernel import cached_kernel
+from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest, resolve
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,15 +108,14 @@ if __name__ == "__main__":
     assert not alive
 
 
-def test_the_executor_is_built_once_no_job_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_executor_is_built_once_no_job_is_served() -> None:
     """The build would slow down the first Run, which is executed by a host build."""
     built = threading.Event()
-    monkeypatch.setattr("engine.machine_code.native_library.build_libraries", lambda: None)
-    monkeypatch.setattr("engine.machine_code.execution.prepare", built.set)
     can_simulate, *busy = (threading.Event() for _ in range(3))
     for event in busy:
         event.set()
-    thread = threading.Thread(target=worker._build_simulator, args=(can_simulate, busy, 0.1))
+    args = (can_simulate, busy, 0.1, (lambda: None, built.set))
+    thread = threading.Thread(target=worker._build_simulator, args=args)
     thread.start()
     assert can_simulate.wait(10)
     busy[0].clear()
@@ -125,9 +125,7 @@ def test_the_executor_is_built_once_no_job_is_served(monkeypatch: pytest.MonkeyP
     thread.join(10)
 
 
-def test_rungs_are_served_side_by_side_and_other_jobs_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_rungs_are_served_side_by_side_and_other_jobs_alone(tmp_path: Path) -> None:
     """Other jobs run one at a time, as two often need the same simulation."""
     run = RunDir(tmp_path)
     table = JobTable(run.journal)
@@ -139,17 +137,19 @@ def test_rungs_are_served_side_by_side_and_other_jobs_alone(
     under_way: set[str] = set()
     may_end = threading.Semaphore(0)
 
-    def serve(runner: JobRunner, job: JobStatus) -> None:
-        under_way.add(job.job_id)
-        at_once.append(set(under_way))
-        may_end.acquire()
-        runner.event(job.job_id, "finished", result=None)
-        under_way.discard(job.job_id)
+    class Recording(JobRunner):
+        def serve(self, job: JobStatus) -> None:
+            under_way.add(job.job_id)
+            at_once.append(set(under_way))
+            may_end.acquire()
+            self.event(job.job_id, "finished", result=None)
+            under_way.discard(job.job_id)
 
-    monkeypatch.setattr(JobRunner, "serve", serve)
     is_closing, can_simulate, is_busy = (threading.Event() for _ in range(3))
     can_simulate.set()
-    args = (run, None, is_closing, can_simulate, is_busy, 2)
+    with Evaluator() as evaluator:
+        runner = Recording(run, evaluator, worker.JOB_TYPES, lambda job: job.is_background)
+    args = (runner, is_closing, can_simulate, is_busy, 2)
     thread = threading.Thread(target=worker._serve_beside, args=args)
     thread.start()
     wait_until(lambda: len(at_once) == 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,8 @@ from engine.jobs.latency_series import (
 )
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import JobManager, JobStatus
-from engine.jobs.supervisor import JobRunner
-from engine.jobs.worker import JOB_TYPES
+from engine.jobs.supervisor import JobRunner, JobType
+from engine.jobs.worker import JOB_TYPES, run_latency_stream
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 
@@ -167,12 +168,12 @@ def test_each_look_counts_from_anew(tmp_path: Path) -> None:
     mark_seen(tmp_path / "no such folder" / "stream.jsonl")  # marking never fails
 
 
-def test_a_full_stream_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.jobs.worker.MAX_SAMPLES", 3)
+def test_a_full_stream_ends_the_job(tmp_path: Path) -> None:
+    short = JobType(EvaluationRequest, partial(run_latency_stream, max_samples=3), is_long=True)
     run = RunDir(tmp_path / "server0")
     run.create()
     with Evaluator() as evaluator:
-        runner = JobRunner(run, evaluator, JOB_TYPES)
+        runner = JobRunner(run, evaluator, {**JOB_TYPES, "live": short})
         runner.event("1", "queued", kind="live", request=encode(REQUEST))
         runner.serve(runner.waiting()[0])
         assert runner.waiting() == []

@@ -123,10 +123,9 @@ def test_usual_forms_give_the_bits_of_the_general_way(
     ("word", "writes", "repeatable"), [(None, True, True), (7, True, False), (None, False, False)]
 )
 def test_the_second_run_of_a_large_launch_is_of_some_ctas(
-    word: int | None, writes: bool, repeatable: bool, monkeypatch: pytest.MonkeyPatch
+    word: int | None, writes: bool, repeatable: bool
 ) -> None:
     """1 of 16 CTAs is executed again; only a difference in a word of theirs is found."""
-    monkeypatch.setattr(machine_code, "_WHOLE_REPEAT_FLOPS", 0)
     chosen: list[list[int] | None] = []
     right = machine_code.execute_plan
 
@@ -137,10 +136,10 @@ def test_the_second_run_of_a_large_launch_is_of_some_ctas(
         if ctas is None and word is not None:  # change the first word of every tile of 64 rows
             args[3]["out"].view(np.uint16).reshape(-1, 64 * 64)[:, word] ^= 1
 
-    monkeypatch.setattr(machine_code, "execute_plan", execute)
     kernel, problem = LADDER.by_id("v08"), Problem(2, 4, 128, 64)
     plan = make_plan(kernel, problem, {"block_n": 64, "num_warps": 4})
-    result = MachineCodeBackend().run(plan, make_inputs(problem), RunOptions(arch="sm_89"))
+    backend = MachineCodeBackend(whole_repeat_flops=0, execute=execute)
+    result = backend.run(plan, make_inputs(problem), RunOptions(arch="sm_89"))
     assert (result.status, result.repeatable) == (Status.PASSED, repeatable)
     assert chosen[0] is None
     assert chosen[1] is not None

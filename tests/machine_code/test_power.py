@@ -106,7 +106,8 @@ def test_no_limit_is_known_for_some() -> None:
 def test_peaks_scale_with_the_clock_and_memory_does_not() -> None:
     device = find_device("A10")
     slow = at_clock(device, 847.5)
-    assert slow.fp32_tflops == pytest.approx((device.fp32_tflops or 0) / 2)
+    assert slow.fp32_tflops == pytest.approx((device.fp32_tflops or 0) * 848 / 1695)
+    assert slow == at_clock(device, 848)  # as many operations in a cycle as at boost
     assert slow.memory_gb_per_s == device.memory_gb_per_s
     assert says(slow.clock_label, "as_given", "848 MHz")
     assert says(device.clock_label, "clock_of_boost", "1,695 MHz")

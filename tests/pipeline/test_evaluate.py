@@ -429,15 +429,12 @@ def test_a_simulated_time_says_what_the_power_limit_leaves_of_it() -> None:
         assert (expected in note) if expected else not note
 
 
-def test_machine_code_is_not_waited_for_where_it_must_be_built_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("engine.machine_code.execution.is_prepared", lambda: False)
+def test_machine_code_is_not_waited_for_where_it_must_be_built_first() -> None:
     for problem, where in ((LARGE_ENOUGH, "cpu"), (Problem(32, 16, 512, 128), "machine-code")):
         asked = request("v08", problem, backend="auto")
         resolved = resolve(asked)
         plan = launch_plan(resolved.variant, problem, resolved.config, resolved.device)
-        assert where_to_execute(asked, resolved, plan)[0] == where
+        assert where_to_execute(asked, resolved, plan, has_emulator=False)[0] == where
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,15 @@ from engine.backends.base import RunOptions, RunResult
 from engine.backends.sdpa import sdpa_same_dtype
 from engine.base.errors import MeasureError, Status
 from engine.base.schema import decode, encode
-from engine.jobs import worker
 from engine.jobs.latency_series import read_samples
 from engine.jobs.layout import RunDir
-from engine.jobs.supervisor import JobRunner
-from engine.jobs.worker import JOB_TYPES
+from engine.jobs.supervisor import JobRunner, JobType
+from engine.jobs.worker import JOB_TYPES, run_latency_stream
 from engine.measure.device_lock import device_lock, lock_path
 from engine.measure.sampler import SamplerSettings
 from engine.measure.side_by_side import PLACEMENTS
 from engine.pipeline.evaluate import Evaluator
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import Effort, EvaluationRequest
 
 REQUEST = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cuda")
 
@@ -112,16 +112,16 @@ def cuda(
 ) -> MadeUpCuda:
     monkeypatch.setenv("ATTUNE_LOCK_DIR", str(tmp_path / "locks"))
     set_local_gpu()
-    short = SamplerSettings(kinds=ALL_KINDS, min_rounds=6, max_rounds=6)
-    quick = SamplerSettings(kinds=("device_warm",), min_rounds=6, max_rounds=6)
-    monkeypatch.setattr("engine.measure.side_by_side.FULL", short)
-    monkeypatch.setattr("engine.measure.side_by_side.QUICK", quick)
     return MadeUpCuda()
 
 
 @pytest.fixture
 def evaluator(cuda: MadeUpCuda) -> Iterator[Evaluator]:
-    with Evaluator(backends={"cuda": cuda}) as made:
+    samplers: dict[Effort, SamplerSettings] = {
+        "full": SamplerSettings(kinds=ALL_KINDS, min_rounds=6, max_rounds=6),
+        "quick": SamplerSettings(kinds=("device_warm",), min_rounds=6, max_rounds=6),
+    }
+    with Evaluator(backends={"cuda": cuda}, samplers=samplers) as made:
         yield made
 
 
@@ -186,14 +186,22 @@ def test_a_gpu_that_others_hold_is_waited_for(evaluator: Evaluator) -> None:
 
 
 def test_live_streams_the_sampler_and_lets_others_in(
-    evaluator: Evaluator, cuda: MadeUpCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, cuda: MadeUpCuda, tmp_path: Path
 ) -> None:
+    class Watched(JobRunner):
+        def serve_waiting_evaluations(self) -> None:
+            """End the live job once the other job had its turn and some more samples came."""
+            super().serve_waiting_evaluations()
+            if others and len(read_samples(run.stream("live")).samples) > others[0]:
+                thread.join()
+                super().serve_waiting_evaluations()
+                self.event("live", "cancelled")
+
     run = RunDir(tmp_path / "run")
     run.create()
     turn = SamplerSettings(kinds=("device_warm",), min_rounds=1 << 40, max_s=0.2)
-    monkeypatch.setattr(worker, "_TURN", turn)
-    runner = JobRunner(run, evaluator, JOB_TYPES)
-    serve_waiting_evaluations = runner.serve_waiting_evaluations
+    live = JobType(EvaluationRequest, partial(run_latency_stream, turn=turn), is_long=True)
+    runner = Watched(run, evaluator, {**JOB_TYPES, "live": live})
     runner.event("live", "queued", kind="live", request=encode(REQUEST))
     others: list[int] = []
 
@@ -202,15 +210,6 @@ def test_live_streams_the_sampler_and_lets_others_in(
             others.append(len(read_samples(run.stream("live")).samples))
         runner.event("single", "queued", request=encode(with_effort("none")))
 
-    def between_turns() -> None:
-        """End the live job once the other job had its turn and some more samples came."""
-        serve_waiting_evaluations()
-        if others and len(read_samples(run.stream("live")).samples) > others[0]:
-            thread.join()
-            serve_waiting_evaluations()
-            runner.event("live", "cancelled")
-
-    monkeypatch.setattr(runner, "serve_waiting_evaluations", between_turns)
     thread = threading.Thread(target=another_wants_it)
     thread.start()
     runner.serve(runner.waiting()[0])

@@ -10,7 +10,6 @@ import pytest
 from slow_cases import one_in
 from words import says
 
-import engine.pipeline.request as memory
 from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.attention.tensors import Inputs, encode, make_inputs
@@ -129,9 +128,7 @@ def test_a_containers_limit_counts(tmp_path: Path) -> None:
     assert available_host_memory(proc, tmp_path) == 3 * GIB
 
 
-def test_where_nothing_is_known_only_the_impossible_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(memory, "available_host_memory", lambda: None)
-    assert check_host_memory(plan_of(Problem(1, 1, 128, 64)), "cpu") is None
-    assert check_host_memory(plan_of(Problem(65535, 4096, 1 << 20, 128)), "cpu") is not None
+def test_where_nothing_is_known_only_the_impossible_is_refused() -> None:
+    possible, impossible = Problem(1, 1, 128, 64), Problem(65535, 4096, 1 << 20, 128)
+    assert check_host_memory(plan_of(possible), "cpu", lambda: None) is None
+    assert check_host_memory(plan_of(impossible), "cpu", lambda: None) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,10 +107,11 @@ def test_the_best_rows_race_on_the_gpu(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_rows_of_another_gpu_do_not_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("engine.search.autotune.local_gpu_id", lambda: "GPU-here")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")  # without a driver, the name of the GPU
+    at_hand = f"{platform.node()}:7"
     rows = [
         row("v05", t, config={"num_splits": s}, gpu=gpu)
-        for s, t, gpu in ((1, 5.1, "GPU-here"), (2, 5.0, "GPU-here"), (4, 4.0, "GPU-there"))
+        for s, t, gpu in ((1, 5.1, at_hand), (2, 5.0, at_hand), (4, 4.0, "GPU-there"))
     ]
     cuda = MadeUpCuda()
     settings = SamplerSettings(kinds=("device_warm",), max_s=5.0)

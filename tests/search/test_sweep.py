@@ -280,17 +280,14 @@ def test_where_a_row_was_measured_survives_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row keeps its GPU in the journal, and each GPU has its own best row so far."""
-    gpus = {128: "GPU-a", 512: "GPU-b"}
-    now = ""
+    gpus = {128: f"{platform.node()}:7", 512: f"{platform.node()}:8"}
 
     def evaluate(request: EvaluationRequest) -> EvaluationOutcome:
-        nonlocal now
-        now = gpus[request.problem.seqlen]
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus[request.problem.seqlen][-1])
         on_gpu = Execution("cuda", "device", "device", 0, None)
         made = Landscape(bowl)(request).evaluation
         return EvaluationOutcome(replace(made, execution=on_gpu))
 
-    monkeypatch.setattr("engine.search.space.local_gpu_id", lambda: now)
     path = tmp_path / "s.jsonl"
     told: list[Progress] = []
     run_sweep(SPEC, evaluate, SweepJournal(path), told.append)
@@ -298,8 +295,8 @@ def test_where_a_row_was_measured_survives_the_journal(
     assert {(r.problem.seqlen, r.measured_on) for r in rows} == set(gpus.items())
     assert {r.location.host for r in rows} == {platform.node()}
     assert {(device, gpu, p.seqlen) for device, gpu, p in told[-1].best} == {
-        ("L4", "GPU-a", 128),
-        ("L4", "GPU-b", 512),
+        ("L4", gpus[128], 128),
+        ("L4", gpus[512], 512),
     }
 
 

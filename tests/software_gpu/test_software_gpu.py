@@ -273,18 +273,17 @@ def test_a_change_of_the_driver_leaves_cupys_module(
     ],
 )
 def test_the_driver_is_of_the_cuda_that_is_installed(
-    there: dict[str, str], taken: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+    there: dict[str, str], taken: tuple[int, str]
 ) -> None:
     def version(name: str) -> str:
         if name not in there:
             raise PackageNotFoundError(name)
         return there[name]
 
-    monkeypatch.setattr("importlib.metadata.version", version)
-    assert environment.cuda_and_cupy() == taken
+    assert environment.cuda_and_cupy(version) == taken
     if not taken[1]:
         with raises(ToolMissing, "software_gpu_needs_cupy", f"cuda{taken[0]}"):
-            environment.runtime_module(Path())
+            environment.runtime_module(Path(), taken)
 
 
 def test_devices_are_the_tables() -> None:

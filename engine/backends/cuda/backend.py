@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from engine.attention.evaluation import Correctness
@@ -32,17 +32,22 @@ SOFTWARE_TIMES = "This is a software GPU, whose times mean nothing: nothing is m
 class CudaBackend:
     """Implements `engine.backends.base.Backend`. One per process and GPU; not thread-safe.
 
+    Args:
+        calls: default: those that `connect` gives, if CuPy can use a GPU.
+
     Raises:
         ToolMissing: CuPy can use no GPU; with the reason.
     """
 
-    def __init__(self, calls: GpuCalls | None = None) -> None:
+    def __init__(
+        self, calls: GpuCalls | None = None, connect: Callable[[], GpuCalls] = CupyCalls
+    ) -> None:
         self._is_software = calls is None and is_software_gpu()
         if calls is None:
             if (why := why_not_cuda()) is not None:
                 raise ToolMissing(why, code="cuda_unavailable")
             try:
-                calls = CupyCalls()
+                calls = connect()
             except RuntimeError as error:
                 raise ToolMissing(
                     f"This machine's GPU cannot be used now ({error}): see nvidia-smi for who "

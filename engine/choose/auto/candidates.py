@@ -44,13 +44,13 @@ def own_rungs(device: DeviceSpec, direction: Direction = "forward") -> list[Vari
     return [v for v in rungs if v.arch_specific and v.min_compute_capability == capability]
 
 
-def out_of_reach(device: DeviceSpec) -> str:
-    """Return a sentence on instructions that only this architecture has and that no rung uses;
-    empty if there are none."""
+def unused_instructions(device: DeviceSpec) -> str:
+    """Return a sentence on instructions that only this architecture has and no rung uses; empty if
+    there are none."""
     own = own_instructions(device)
     if not own or own_rungs(device):
         return ""
-    return f"Out of reach on {device.name}: {own}, which no rung uses or simulates."
+    return f"Not used on {device.name}: {own}, which no rung uses or simulates."
 
 
 FOLDER = Path(__file__).with_name("tables")

@@ -9,6 +9,7 @@ from words import raises, says
 
 from engine.backends.cuda import CudaBackend, availability, why_not_cuda
 from engine.backends.cuda.availability import explain_missing, is_same_model
+from engine.backends.cuda.calls import GpuCalls
 from engine.base.errors import ToolMissing
 from engine.devices import find_device
 
@@ -86,14 +87,11 @@ def test_importing_the_backend_imports_no_cupy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_gpu_that_others_hold_is_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, set_local_gpu: Callable[..., None]
-) -> None:
-    def held() -> None:
+def test_a_gpu_that_others_hold_is_a_sentence(set_local_gpu: Callable[..., None]) -> None:
+    def held() -> GpuCalls:
         raise RuntimeError("cudaErrorDevicesUnavailable: busy")
 
     pytest.importorskip("cupy", reason="CuPy is not installed")
     set_local_gpu()
-    monkeypatch.setattr("engine.backends.cuda.backend.CupyCalls", held)
     with raises(ToolMissing, "gpu_busy", "cudaErrorDevicesUnavailable: busy"):
-        CudaBackend()
+        CudaBackend(connect=held)
