@@ -69,7 +69,7 @@ def advice_limits(evaluations: Iterable[Evaluation]) -> str:
     if problems <= MAX_PROBLEMS:
         return ""
     return (
-        f"Only the first {MAX_PROBLEMS} of {problems} problems were looked at, and at most "
+        f"Only the first {MAX_PROBLEMS} of {problems} problems were considered, and at most "
         f"{MAX_SUGGESTIONS} suggestions are listed."
     )
 

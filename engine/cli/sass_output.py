@@ -311,7 +311,7 @@ def _print_counts(kernel: str, analysis: Analysis) -> None:
     for pipe, count in sorted(figures.instructions.items(), key=lambda item: -item[1]):
         rows.append((f"  {pipe}", f"{count:,} ({count / figures.executed:.1%})"))
     rows += [
-        ("multiplying and adding", f"{useful_math(figures):.1%} of the instructions"),
+        ("multiply-add instructions", f"{useful_math(figures):.1%} of all"),
         ("lanes occupied", f"{figures.lane_share:.1%}"),
         ("conversions", f"{figures.conversions:,}"),
         ("MUFU", f"{figures.mufu:,}"),

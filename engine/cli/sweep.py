@@ -76,7 +76,7 @@ def print_plan(points: Sequence[SweepPoint], estimate: TimeLeft, to: TextIO) -> 
     print(
         f"{plan['points']:,} {word}, {plan['runnable']:,} to evaluate and {plan['excluded']:,} "
         f"excluded by constraints; about {format_durations(estimate.low_s, estimate.high_s)} (a "
-        "guess until the first are done).",
+        "rough estimate until the first points are done).",
         file=to,
     )
     for reason, count in plan["excluded_because"].items():

@@ -116,7 +116,7 @@ def run(args: VariantsOptions) -> int:
             "variant": v.name,
             "idea": v.idea,
             "head_dim": " ".join(map(str, v.head_dims)),
-            "takes besides": " ".join(v.takes),
+            "features": " ".join(v.takes),
             "tunables (default)": ", ".join(f"{t.name}={t.default}" for t in v.tunables) or "none",
         }
         for v in variants
@@ -182,7 +182,7 @@ def _figures(args: VariantsOptions, gpu: str) -> int:
         return _markdown(args.into, "ladder figures", as_markdown(table))
     print_table(table)
     for sentence in reasons({rung.variant.id: rung.why_not for rung in rungs}):
-        print(f"Not here: {sentence}")
+        print(f"Not supported here: {sentence}")
     if sentence := unused_instructions(device):
         print(sentence)
     return 0

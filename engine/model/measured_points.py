@@ -279,7 +279,7 @@ def keep_csv(data: bytes, most_files: int = _MOST_FILES) -> str:
     path = folder / f"{name}.csv"
     if path.is_file():
         return name
-    with files.as_sentence(f"The table cannot be kept in {folder}", "a link will not carry it"):
+    with files.as_sentence(f"The table cannot be stored in {folder}", "a link to it will not work"):
         files.make_folder(folder)
         files.write(path, data)
     _remove_oldest(folder, most_files)

@@ -210,9 +210,7 @@ def roofs_table(roofs: Roofs) -> Table:
     """Return the roofs as a table."""
     rows = [(roofs.math_name, f"{roofs.math_tflops:.3g} TFLOP/s", "", "the GPU's figure")]
     for level in LEVELS:
-        known = (
-            "all SMs together, as the simulation has it" if level == "L2" else "the GPU's figure"
-        )
+        known = "all SMs together, as in the simulation" if level == "L2" else "the GPU's figure"
         speed = f"{roofs.gb_per_s(level):,.0f} GB/s"
         rows.append((level, speed, f"{roofs.ridge(level):,.3g}", known))
     return Table(

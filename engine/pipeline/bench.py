@@ -219,7 +219,7 @@ class _Bench:
         if not group.failures:
             return f"No variant of the ladder takes {self.problem.label()} on this GPU."
         name, why = next(iter(group.failures.items()))
-        return f"None of our kernels can be measured on {self.problem.label()}; {name}: {why}"
+        return f"None of the kernels can be measured on {self.problem.label()}; {name}: {why}"
 
     def _result(
         self,

@@ -175,7 +175,9 @@ def batch_invariance(
     resolved = resolve(request, evaluator.history)
     kernel = resolved.kernel
     if kernel is None:
-        raise InvalidProblem(f"Batch-invariance is of a kernel on a GPU: {resolved.device_reason}")
+        raise InvalidProblem(
+            f"Batch-invariance is checked for a target GPU: {resolved.device_reason}"
+        )
     asked = kernel.config.get(SPLITS)
     executed = _with_few_ctas(kernel)
     whole = _uneven(executed, _one_sequence(request.problem))

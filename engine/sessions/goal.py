@@ -204,8 +204,8 @@ def _worst(goal: Goal, figures: Sequence[Figure]) -> Figure:
 
 def _aim(goal: Goal) -> str:
     if goal.metric == "latency_us":
-        return f"the {format_us(goal.value)} aimed at"
-    return f"the {goal.value:g}× aimed at"
+        return f"the target of {format_us(goal.value)}"
+    return f"the target of {goal.value:g}×"
 
 
 def _shown(goal: Goal, figure: Figure) -> str:

@@ -430,8 +430,8 @@ class Ledger:
     def reason(self) -> str:
         """Return one sentence that sums up the scores that count."""
         counted = self.counted
-        wait = "prediction waits" if self.waiting == 1 else "predictions wait"
-        waiting = f"{self.waiting:,} {wait} for a time."
+        wait = "prediction has" if self.waiting == 1 else "predictions have"
+        waiting = f"{self.waiting:,} {wait} no measured or recorded time yet."
         if not counted:
             return f"No prediction was measured yet. {waiting}"
         inside = sum(score.is_inside for score in counted)

@@ -538,7 +538,7 @@ def known_times_table(times: Iterable[KnownTime], variant: Variant | None = None
                 else None,
                 "launched like": None if t.is_sdpa or is_of_this_source(t) else t.name,
                 "session": t.session,
-                "kept in": t.kept,
+                "stored in": t.kept,
             }
             for t in times
         ),
