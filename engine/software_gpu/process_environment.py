@@ -272,7 +272,7 @@ def _kept(
     sources: Sequence[Path],
     *key: str,
 ) -> Path:
-    """Return the folder that `build` fills from `sources`, from the cache if it exists."""
+    """Return the folder that `build` fills, from the cache if it exists."""
     digest = hashlib.sha256()
     for part in (*toolchain.command, toolchain.version, *_FLAGS, *key):
         digest.update(f"{part}\0".encode())
