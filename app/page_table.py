@@ -24,7 +24,7 @@ wait_for_imports()
 # After the wait:
 from app.shared import links, message_batch, runs  # noqa: E402
 
-with message_batch.together():
+with message_batch.batched():
     style.apply()
     st.logo(str(ASSETS / "logo.png"), icon_image=str(ASSETS / "icon.png"), size="large")
     page = st.navigation(

@@ -39,7 +39,7 @@ def dtypes(block: Table, gets_dtype: bool) -> tuple[Dtype, ...]:
     if any(isinstance(v, str) and _FP8.search(v) for v in values):
         block.error(
             "dtypes",
-            "there are no FP8 inputs yet, as a reference for them needs scales of their own: give "
+            "FP8 inputs are not supported, because a reference needs their scales: give "
             f"the kernel 16-bit tensors, {names}",
         )
     if not values or not all(v in known for v in values) or len(set(values)) < len(values):

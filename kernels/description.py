@@ -424,7 +424,7 @@ class _Reader:
         macros = []
         for name, value in table.values.items():
             if not _MACRO.fullmatch(name):
-                table.error(name, "it is no name of a macro")
+                table.error(name, "it is not a macro name")
             text = str(int(value)) if isinstance(value, bool) else value
             if isinstance(text, int):
                 text = str(text)
@@ -458,9 +458,9 @@ class _Reader:
             return
         name = variant_id.replace("{", "{{").replace("}", "}}")
         sentence = self.scope.sentence(
-            f"{name} is not known the number of keys, so that it takes as many as queries, and not "
-            "{seqlen_kv:,} for {seqlen:,}: choose such a problem, or give it the argument "
-            "seqlen_kv."
+            f"{name} does not get the number of keys and assumes as many as queries, but there are "
+            "{seqlen_kv:,} keys and {seqlen:,} queries: choose equal numbers, or give it the "
+            "argument seqlen_kv."
         )
         holds = self.scope.condition("seqlen == seqlen_kv")
         yield Constraint(self.scope.function(holds), self.scope.function(sentence))

@@ -7,7 +7,7 @@
 // Source: Dao et al., FlashAttention, 2022 (arXiv 2205.14135), algorithm 1, Q loop outside.
 // Weakness: time grows with S at a fixed few CTAs; such a kernel took 0.27 ms a tile on an L4.
 /* attune
-idea = "FlashAttention-1 order: sequential K/V tiles under an online softmax, a thread per row."
+idea = "FlashAttention-1 order: sequential K/V tiles, online softmax, one thread per row."
 head_dims = [4, 32, 64, 96, 128]
 min_compute_capability = 7.5
 dim_pairs = [[192, 128]]

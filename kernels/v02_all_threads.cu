@@ -7,7 +7,7 @@
 // Source: the warp-shuffle reduction of CUDA's programming guide, on FlashAttention's algorithm 1.
 // Weakness: as few CTAs as v01 at small B * H; every thread converts what its neighbours convert.
 /* attune
-idea = "Several threads share each query row and combine by shuffles, so none is idle."
+idea = "Several threads share each query row and combine results by shuffles, so none is idle."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
 takes = ["lse"]

@@ -7,7 +7,7 @@
 // Source: the register-tiled SGEMM of CUTLASS and SGEMM_CUDA, applied to both products.
 // Weakness: 64-row tiles leave most SMs idle at small B * H; P crosses shared memory as float.
 /* attune
-idea = "16-byte loads, padded shared memory and register tiles: one load serves several FMAs."
+idea = "16-byte loads, padded shared memory, register tiles: each load is used by several FMAs."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
 takes = ["lse"]

@@ -7,7 +7,7 @@
 // Source: Flash-Decoding (Dao, Haziza, Massa, Sizov, 2023), applied to full query tiles.
 // Weakness: num_splits * (4 D + 8) bytes a row; unequal causal chunks; 1 query pays for 64 rows.
 /* attune
-idea = "CTAs share a query tile by K/V chunks; a second pass fuses (O, m, l) by log-sum-exp."
+idea = "CTAs split the keys of a query tile; a second pass fuses (O, m, l) by log-sum-exp."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
 takes = ["lse"]

@@ -7,7 +7,7 @@
 // Source: CUTLASS's multistage main loop; NVIDIA's CUDA programming guide on cp.async groups.
 // Weakness: 16 rows a warp read all of K and V from shared memory; 4-byte output stores.
 /* attune
-idea = "A ring of K/V tiles filled by cp.async while the tile before is computed."
+idea = "A ring of K/V tiles: cp.async copies the next tiles while one is computed."
 head_dims = [32, 64, 96, 128]
 dim_pairs = [[192, 128]]
 min_compute_capability = 7.5

@@ -7,7 +7,7 @@
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA per tile: wave quantization leaves SMs idle, most with a causal mask.
 /* attune
-idea = "Two 16-row tiles a warp share each K/V fragment; Q in registers or shared memory."
+idea = "Two 16-row tiles per warp share each K/V fragment; Q in registers or shared memory."
 head_dims = [32, 64, 96, 128, 256]
 dim_pairs = [[192, 128]]
 min_compute_capability = 7.5

@@ -7,7 +7,7 @@
 // Source: Flash-Decoding's split (v05), inside one CTA, with one maximum for all parts.
 // Weakness: causal warps whose keys lie past the diagonal idle; 16 rows a warp read K/V once each.
 /* attune
-idea = "Short S: the warps of a CTA split rows and keys, take them at once, merge on chip."
+idea = "Few keys: the warps of a CTA split rows and keys, without a loop, and merge on chip."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
 gqa = true
@@ -18,13 +18,13 @@ let.max_keys = "key_warps * keys_per_warp"
 
 [tunables]
 num_warps = {values = [2, 4, 8], default = 4, meaning = "warps per CTA"}
-row_warps = {values = [1, 2, 4, 8], default = 1, meaning = "of them, that share their keys"}
-keys_per_warp = {values = [16, 32, 64, 128], default = 32, meaning = "keys each warp takes at once"}
+row_warps = {values = [1, 2, 4, 8], default = 1, meaning = "warps that share their keys"}
+keys_per_warp = {values = [16, 32, 64, 128], default = 32, meaning = "keys per warp, in one step"}
 row_tiles = {values = [1, 2], default = 1, meaning = "16-row tiles per warp"}
 
 [[constraints]]
 condition = "row_warps <= num_warps"
-sentence = "row_warps are some of num_warps, which are {num_warps}: lower row_warps."
+sentence = "row_warps={row_warps} exceeds num_warps={num_warps}: lower row_warps."
 
 [[constraints]]
 condition = "seqlen_kv <= max_keys"

@@ -7,7 +7,7 @@
 // Source: stream-K (Osama et al., PPoPP 2023, arXiv 2301.03598); v06's arrival counter.
 // Weakness: all heads are in flight at once, so that K/V beyond L2 is read again for each tile.
 /* attune
-idea = "Persistent CTAs with equal shares of all key tiles; what a share cuts is fused on arrival."
+idea = "Persistent CTAs with equal shares of all key tiles; the last CTA fuses a split query tile."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
 gqa = true

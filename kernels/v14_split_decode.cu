@@ -7,7 +7,7 @@
 // Source: Flash-Decoding (Dao et al., 2023); v06's arrival counter; FlashAttention packs GQA alike.
 // Weakness: one query of an ungrouped head fills 1 row of 16; the last CTA of a head fuses alone.
 /* attune
-idea = "Decoding: grouped heads packed in one tile, a ring a warp, even splits fused on arrival."
+idea = "Decoding: grouped heads in one tile, a ring per warp, even splits, fused by the last CTA."
 head_dims = [32, 64, 96, 128, 256]
 min_compute_capability = 7.5
 gqa = true
@@ -16,11 +16,11 @@ let.block_m = 16
 let.row_tiles = "ceil_div(seqlen * (num_heads // num_heads_kv), block_m)"
 
 [tunables]
-num_warps = {values = [2, 4, 8], default = 4, meaning = "warps per CTA, which take tiles in turn"}
+num_warps = {values = [2, 4, 8], default = 4, meaning = "warps per CTA, with tiles in turn"}
 block_n = {values = [16, 32], default = 16, meaning = "K/V rows per tile of one warp"}
 stages = {values = [2, 3, 4], default = 3, meaning = "K/V tiles in the ring of one warp"}
-num_splits = {values = [1, 2, 4, 8, 16, 32, 64], default = 4, meaning = "even parts of the keys"}
-cluster_size = {values = [1, 2, 4, 8], default = 1, meaning = "splits fused on chip (sm_90 on)"}
+num_splits = {values = [1, 2, 4, 8, 16, 32, 64], default = 4, meaning = "number of KV splits"}
+cluster_size = {values = [1, 2, 4, 8], default = 1, meaning = "splits per cluster (from sm_90 on)"}
 
 [[constraints]]
 # 128 KB, and at D = 256 96, which sm_86 and 89 have too.

@@ -7,7 +7,7 @@
 // Source: PTX ISA, wgmma and cp.async.bulk.tensor; FlashAttention-3 (arXiv 2407.08608).
 // Weakness: all warps synchronise once per tile, so that their softmaxes and products coincide.
 /* attune
-idea = "TMA copies whole tiles, wgmma multiplies them in shared memory; all warps do the same."
+idea = "TMA copies whole tiles, wgmma reads them from shared memory; all warps do the same work."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 9.0
 arch_specific = true

@@ -7,7 +7,7 @@
 // Source: FlashAttention-3 (arXiv 2407.08608); PTX ISA, setmaxnreg.
 // Weakness: within a warpgroup the products of a tile still wait for its softmax.
 /* attune
-idea = "A producer warp feeds two or three warpgroups by TMA; registers go where they are needed."
+idea = "A producer warp loads tiles by TMA for two or three consumer warpgroups; setmaxnreg."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 9.0
 arch_specific = true

@@ -7,7 +7,7 @@
 // Source: FlashAttention-3 (arXiv 2407.08608), ping-pong scheduling; PTX ISA, bar.arrive.
 // Weakness: within a warpgroup the products of a tile still wait for its softmax.
 /* attune
-idea = "Warpgroups take turns at the softmax, so that the products of one run beside it."
+idea = "Warpgroups take turns: one computes its softmax while another uses the tensor cores."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 9.0
 arch_specific = true

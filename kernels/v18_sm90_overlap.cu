@@ -7,7 +7,7 @@
 // Source: FlashAttention-3 (arXiv 2407.08608), overlap within a warpgroup.
 // Weakness: S and P of two tiles are alive at a time: three consumers at D = 128 are too many.
 /* attune
-idea = "S of the next tile is multiplied before O of this one, and the softmax runs beside it."
+idea = "Intra-warpgroup overlap: a tile's softmax runs during the products of its neighbours."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 9.0
 arch_specific = true

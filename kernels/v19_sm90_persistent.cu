@@ -7,7 +7,7 @@
 // Source: FlashAttention-3 (arXiv 2407.08608) and its L2-aware longest-first order; v13.
 // Weakness: the schedule of tiles is static; O is written before a group's next products.
 /* attune
-idea = "Persistent CTAs load the next Q and store the last O while the products of keys run on."
+idea = "Persistent CTAs load the next Q and store the previous O while products continue."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 9.0
 arch_specific = true
@@ -32,9 +32,9 @@ num_ctas.default = 132
 num_ctas.per_sm = 1
 num_ctas.meaning = "persistent CTAs: the GPU's SMs"
 cluster_size = {values = [1, 2], default = 1, meaning = "CTAs that share K/V tiles by multicast"}
-kv_mib = {values = [1, 16, 32], default = 32, meaning = "MiB of K and V of causal heads at a time"}
+kv_mib = {values = [1, 16, 32], default = 32, meaning = "MiB of K/V in use at a time if causal"}
 
-most_growth = {values = [0, 8], default = 0, meaning = "log2 of growth that O is not rescaled for"}
+most_growth = {values = [0, 8], default = 0, meaning = "log2 of growth without a rescale"}
 
 [[constraints]]
 condition = "2 * (64 * consumers + stages * block_n) * head_dim * element_bytes <= 232000"

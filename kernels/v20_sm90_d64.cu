@@ -7,7 +7,7 @@
 // Source: FlashAttention-4's conditional rescale and polynomial exp2 (Cody and Waite); v19.
 // Weakness: polynomial > 0 leaves ptxas no registers: products wait, and a NaN may not reach O.
 /* attune
-idea = "Three warpgroups at D = 64; O is rescaled where its maximum grew by much, and not else."
+idea = "Three warpgroups at D = 64; O is rescaled only if a maximum grew by more than 2^8."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 9.0
 arch_specific = true
@@ -25,12 +25,12 @@ let.heads_at_once = "kv_heads_at_once * (num_heads // num_heads_kv) if causal el
 [tunables]
 block_n = {values = [64, 128], default = 128, meaning = "K/V rows per tile"}
 stages = {values = [2, 3], default = 2, meaning = "K/V tiles in the ring"}
-polynomial = {values = [0, 1, 2, 4], default = 0, meaning = "of 16 exp2, those on the FMA pipe"}
+polynomial = {values = [0, 1, 2, 4], default = 0, meaning = "of 16 exp2: number on the FMA pipe"}
 num_ctas.values = [4, 78, 114, 132]
 num_ctas.default = 132
 num_ctas.per_sm = 1
 num_ctas.meaning = "persistent CTAs: the GPU's SMs"
-kv_mib = {values = [1, 16, 32], default = 32, meaning = "MiB of K and V of causal heads at a time"}
+kv_mib = {values = [1, 16, 32], default = 32, meaning = "MiB of K/V in use at a time if causal"}
 
 [[constraints]]
 condition = "2 * (block_m + stages * block_n) * head_dim * element_bytes <= 232000"

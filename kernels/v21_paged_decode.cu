@@ -7,7 +7,7 @@
 // Source: PagedAttention (Kwon et al., SOSP 2023); the pages of FlashInfer's HND layout.
 // Weakness: a table entry is read again for every tile; 16 rows of queries a CTA, in prefill too.
 /* attune
-idea = "Decoding from pages: v14 with a block table, asked one tile ahead of the copies."
+idea = "Decoding from a paged KV cache: v14 with a block table, read one tile ahead of the copies."
 head_dims = [32, 64, 96, 128, 256]
 min_compute_capability = 7.5
 gqa = true
@@ -17,12 +17,12 @@ let.block_m = 16
 let.row_tiles = "ceil_div(seqlen * (num_heads // num_heads_kv), block_m)"
 
 [tunables]
-num_warps = {values = [2, 4, 8], default = 4, meaning = "warps per CTA, which take tiles in turn"}
+num_warps = {values = [2, 4, 8], default = 4, meaning = "warps per CTA, with tiles in turn"}
 block_n = {values = [16, 32], default = 16, meaning = "K/V rows per tile of one warp"}
 stages = {values = [2, 3, 4], default = 3, meaning = "K/V tiles in the ring of one warp"}
-num_splits = {values = [1, 2, 4, 8, 16, 32, 64], default = 4, meaning = "even parts of the keys"}
-page_size = {values = [16, 64, 256], default = 64, meaning = "keys of one K/V head in a page"}
-cluster_size = {values = [1, 2, 4, 8], default = 1, meaning = "splits fused on chip (sm_90 on)"}
+num_splits = {values = [1, 2, 4, 8, 16, 32, 64], default = 4, meaning = "number of KV splits"}
+page_size = {values = [16, 64, 256], default = 64, meaning = "keys per page"}
+cluster_size = {values = [1, 2, 4, 8], default = 1, meaning = "splits per cluster (from sm_90 on)"}
 
 [[constraints]]
 # 128 KB, and at D = 256 96, which sm_86 and 89 have too.

@@ -7,7 +7,7 @@
 // Source: v12; PTX ISA, wgmma, cp.async.bulk.tensor and stmatrix.
 // Weakness: with heads for less than half of the SMs v12 is faster; masked keys are multiplied.
 /* attune
-idea = "Few keys on Hopper: a head's K and V come at once by TMA, wgmma takes them, no loop."
+idea = "Few keys on Hopper: TMA loads all K and V of a head at once, wgmma multiplies, no loop."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 9.0
 arch_specific = true
@@ -19,7 +19,7 @@ let.columns = "64 if head_dim % 64 == 0 else 32"
 
 [tunables]
 num_warps = {values = [4, 8], default = 8, meaning = "warps per CTA, four to 64 query rows"}
-keys = {values = [64, 128, 256], default = 128, meaning = "keys taken at once, all of a head"}
+keys = {values = [64, 128, 256], default = 128, meaning = "keys of a head, all loaded at once"}
 
 [[constraints]]
 condition = "seqlen_kv <= keys"

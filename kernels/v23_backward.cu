@@ -7,7 +7,7 @@
 // Source: FlashAttention (Dao et al., 2022, arXiv 2205.14135), algorithm 4, appendix B.
 // Weakness: S and dP are computed in both passes; no tensor cores; 32 rows to a tile, 4-byte loads.
 /* attune
-idea = "dQ, dK, dV on CUDA cores: P made again from LSE, dS = P (dP - D), no atomics, three passes."
+idea = "dQ, dK, dV on CUDA cores: P recomputed from LSE, dS = P (dP - D), no atomics, three passes."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
 gqa = true

@@ -7,7 +7,7 @@
 // Source: FlashAttention-2 (Dao, 2023, arXiv 2307.08691), section 3.1, with the loops apart.
 // Weakness: Q, dO, K and V are read twice; 16 rows to a warp, so each fragment serves two products.
 /* attune
-idea = "Backward without atomics: dQ in its own pass, S and dP made twice, the same bits each time."
+idea = "Backward without atomics: dQ in its own pass, S and dP computed twice, bitwise repeatable."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 8.0
 gqa = true
@@ -15,8 +15,8 @@ takes = ["backward", "kv_offset"]
 let.rows = "16 * num_warps"
 
 [tunables]
-block = {values = [32, 64], default = 64, meaning = "rows of the tiles that come by"}
-num_warps = {values = [4, 8], default = 4, meaning = "warps per CTA, 16 rows of its own each"}
+block = {values = [32, 64], default = 64, meaning = "rows per tile of the inner loop"}
+num_warps = {values = [4, 8], default = 4, meaning = "warps per CTA, 16 rows each"}
 
 [scratch]
 delta = {shape = ["batch", "num_heads", "seqlen"]}

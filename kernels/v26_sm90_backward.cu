@@ -7,7 +7,7 @@
 // Source: FlashAttention-3 (arXiv 2407.08608), its backward pass; dQ's sums lie as wgmma has them.
 // Weakness: dQ's order of sums varies; the two warpgroups synchronise at dS for each query tile.
 /* attune
-idea = "Backward by TMA and wgmma: S and dP come transposed, so P and dS stay in registers."
+idea = "Backward by TMA and wgmma: S and dP are computed transposed, so P and dS stay in registers."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 9.0
 arch_specific = true

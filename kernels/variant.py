@@ -402,7 +402,7 @@ class Variant:
             pairs = ", ".join(f"{d} and {dv}" for d, dv in self.dim_pairs)
             known = f"choose {pairs}" if pairs else "choose one that does, or leave head_dim_v out"
             return (
-                f"{self.id} does not take K of {dims[0]} columns with V of {dims[1]} "
+                f"{self.id} does not support K of {dims[0]} columns with V of {dims[1]} "
                 f"(head_dim_v): {known}."
             )
         if dims[0] == dims[1] and problem.head_dim not in self.head_dims:
@@ -411,7 +411,7 @@ class Variant:
                 f"{self.id} has no kernel for head_dim {problem.head_dim}: choose one of {known}."
             )
         if problem.dtype not in self.dtypes:
-            return f"{self.id} does not take {problem.dtype}: choose {' or '.join(self.dtypes)}."
+            return f"{self.id} does not support {problem.dtype}: choose {' or '.join(self.dtypes)}."
         if problem.kv_heads != problem.num_heads and not self.gqa:
             return (
                 f"{self.id} needs a K/V head for every query head, and here {problem.num_heads:,} "
@@ -452,8 +452,8 @@ class Variant:
             )
         what = " and ".join(", ".join(missing).rsplit(", ", 1))
         return (
-            f"{self.id} does not take {what}: choose one that does (`variants` lists what each "
-            "takes), or leave it out."
+            f"{self.id} does not support {what}: choose a variant that does (`attune variants` "
+            "lists what each supports), or leave it out."
         )
 
 

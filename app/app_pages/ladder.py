@@ -44,7 +44,7 @@ def _draw_rungs(selection: Selection) -> None:
     rung_by_rung.draw(known, selection.variant.id)
     overview.draw_times(selection, known)
     overview.draw_forecasts()
-    rung_by_rung.draw_out_of_reach(device_of(selection.gpu))
+    rung_by_rung.draw_unused_instructions(device_of(selection.gpu))
 
 
 page()

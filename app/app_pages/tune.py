@@ -24,7 +24,7 @@ from app.tune.run_state import run_state, view_of
 
 def page() -> None:
     add_kernel.select_added()
-    selection = sidebar.ahead()
+    selection = sidebar.selection_before_drawing()
     if selection.problem is None:
         sidebar.draw()
         st.markdown(f"# {plain_markdown(variant_label(selection.variant))}")

@@ -151,7 +151,7 @@ def _progress(known: list[Rung], waiting: list[JobStatus]) -> None:
                 "Compute them",
                 key="kernels_go_on",
                 icon=":material/play_arrow:",
-                on_click=rungs.go_on,
+                on_click=rungs.resume,
             )
             return
         st.button("Cancel", key="kernels_stop", icon=":material/stop:", on_click=rungs.stop)

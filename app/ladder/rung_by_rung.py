@@ -12,7 +12,7 @@ from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import variant_label
 from app.shared.widgets import busy, errors_as_sentences, plain_markdown
 from engine.base.table import as_markdown
-from engine.choose.auto.candidates import code_digest, out_of_reach
+from engine.choose.auto.candidates import code_digest, unused_instructions
 from engine.devices.spec import DeviceSpec
 from engine.kernel_figures import Rung
 from engine.kernel_figures.changes import (
@@ -62,7 +62,7 @@ def draw(rungs: list[Rung], chosen: str) -> None:
                 key=f"kernels_{word}",
                 icon=f":material/{icon}:",
                 disabled=not there,
-                on_click=_go,
+                on_click=_show_rung,
                 args=(ids[place + step] if there else name,),
             )
     with st.container(border=True, key=f"rung_{name}"), errors_as_sentences():
@@ -73,14 +73,14 @@ def _named(rung: Rung) -> str:
     return variant_label(rung.variant)
 
 
-def _go(name: str) -> None:
+def _show_rung(name: str) -> None:
     """A button's callback."""
     st.session_state[DETAIL] = name
 
 
-def draw_out_of_reach(device: DeviceSpec | None) -> None:
+def draw_unused_instructions(device: DeviceSpec | None) -> None:
     """Draw which instructions of the GPU no rung uses."""
-    if device is not None and (sentence := out_of_reach(device)):
+    if device is not None and (sentence := unused_instructions(device)):
         st.caption(plain_markdown(sentence))
 
 

@@ -18,7 +18,7 @@ _STOPPED = "kernels_stopped"  # in the tab's state: the user cancelled
 
 
 def of(selection: Selection) -> tuple[list[Rung], list[JobStatus]]:
-    """Return every rung as far as it is known, and the running jobs for the others.
+    """Return the known figures of every rung, and the running jobs for the others.
 
     The selected variant has the sidebar's config, the others their defaults.
     """
@@ -52,6 +52,6 @@ def stop() -> None:
     runs.cancel_queued_compiles()
 
 
-def go_on() -> None:
+def resume() -> None:
     """Compute the remaining rungs; a button's callback."""
     st.session_state[_STOPPED] = False

@@ -41,8 +41,8 @@ def draw(evaluations: Sequence[Evaluation], key: str) -> None:
                 columns={"why": st.column_config.TextColumn(width="large")},
             )
             st.caption(
-                "Ordered by expected gain. Gains are predicted: the time of the kernel "
-                "as it is over its time with the suggested change. " + advice_limits(evaluations)
+                "Ordered by expected gain. Gains are predicted: the kernel's present time divided "
+                "by its time with the suggested change. " + advice_limits(evaluations)
             )
         elif not waiting:
             empty(

@@ -55,7 +55,7 @@ class _Batch:
 
 
 @contextmanager
-def together(longest_s: float = 0.1) -> Iterator[None]:
+def batched(longest_s: float = 0.1) -> Iterator[None]:
     """Hold back this run's messages until `send` or the end of the run.
 
     Args:

@@ -77,7 +77,7 @@ def reference_color(name: str) -> str:
     return _REFERENCES[zlib.adler32(name.encode()) % len(_REFERENCES)]
 
 
-def apart(colors: Sequence[str]) -> list[str]:
+def made_distinct(colors: Sequence[str]) -> list[str]:
     """Return the colours with duplicates replaced by unused colours, while there are any."""
     unused = [color for color in CATEGORICAL if color not in colors]
     seen: set[str] = set()
@@ -97,4 +97,4 @@ def color_of(variant: str) -> str:
 def colors_of(variants: Iterable[str]) -> dict[str, str]:
     """Return different colours for the variants of one chart."""
     names = sorted(variants)
-    return dict(zip(names, apart([color_of(name) for name in names]), strict=True))
+    return dict(zip(names, made_distinct([color_of(name) for name in names]), strict=True))

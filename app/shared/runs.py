@@ -37,7 +37,7 @@ def payload_of(request: EvaluationRequest) -> dict[str, Any]:
 def runs_of(request: EvaluationRequest) -> list[JobStatus]:
     """Return the runs of this request, newest first."""
     payload = payload_of(request)
-    # A latency stream has the same request but is no run.
+    # A latency stream has the same request but is not a run.
     return [j for j in manager().jobs() if j.is_evaluation and j.request == payload]
 
 

@@ -161,6 +161,7 @@ def matching_preset(problem: Problem | None) -> Preset | None:
 
 
 def preset_named(name: str) -> Preset | None:
+    """Return the preset with this name; None if there is none."""
     return next((p for p in presets() if p.name == name), None)
 
 

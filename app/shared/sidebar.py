@@ -85,7 +85,7 @@ _TIME_LIMIT_S = 60
 _TIME_LIMITS_S = (1, 3600)
 
 
-def ahead() -> Selection:
+def selection_before_drawing() -> Selection:
     """Return what `draw` will return, so that a page can draw its content before the sidebar."""
     gpu, gpu_name = _named(url_state.chosen("gpu", *_gpus()))
 
@@ -222,7 +222,7 @@ def _variant(choice: Choice | None) -> tuple[Variant, bool]:
         LADDER[0].id,
         format_func=labels.__getitem__,
         help=TERMS["variant"],
-        on_change=_take_its_format,
+        on_change=_set_supported_format,
     )
     is_auto = selected == AUTO
     variant = variants.get(selected) or (choice.variant if choice is not None else LADDER[0])
@@ -232,7 +232,7 @@ def _variant(choice: Choice | None) -> tuple[Variant, bool]:
     return variant, is_auto
 
 
-def _take_its_format() -> None:
+def _set_supported_format() -> None:
     """Set dtype and mask to values that the chosen kernel supports."""
     state, chosen = st.session_state, st.session_state["variant"]
     variant = next((v for v in all_variants() if v.id == chosen), None)
@@ -258,7 +258,7 @@ def _problem(draggable: tuple[str, ...]) -> tuple[Problem | None, str]:
         for name in pair:
             values[name] = _size(row, name, url_state.number)
     for name in draggable:
-        values[name] = _size(st, name, url_state.stops, choices=STOPS[name])
+        values[name] = _size(st, name, url_state.number_slider, choices=STOPS[name])
     row = st.container(horizontal=True, gap="xsmall")
     for name, label, of_q in (("KV", "KV, keys", "S"), ("HKV", "HKV, K/V heads", "H")):
         values[name] = url_state.number_or_none(

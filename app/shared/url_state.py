@@ -242,7 +242,7 @@ def remembered(key: str, default: T, parse: Callable[[str], T | None]) -> T:
     return keep(key, value_of(key, default, parse), default, _text)
 
 
-def several(
+def multiselect(
     container: Any, label: str, key: str, choices: Sequence[str], **options: Any
 ) -> tuple[str, ...]:
     """Draw a multi-select box; return the choices in the order in which they were made."""
@@ -292,7 +292,7 @@ def select(
     return keep(key, value, default)
 
 
-def one_or_none(
+def optional_select(
     container: Any, label: str, key: str, choices: Sequence[T], **options: Any
 ) -> T | None:
     """Draw a select box that may stay empty."""
@@ -310,7 +310,7 @@ def segments(
     return keep(key, value, default)
 
 
-def stops(
+def number_slider(
     container: Any, label: str, key: str, choices: Sequence[int], default: int, **options: Any
 ) -> int:
     """Draw a slider for a whole number: the choices, and a value that was typed elsewhere."""

@@ -150,6 +150,7 @@ def show_error(error: Exception) -> bool:
 
 
 def show_log(log: str, label: str = "Full log") -> None:
+    """Draw a folded log; nothing for an empty one."""
     if log.strip():
         with st.expander(label, icon=":material/subject:"):
             st.code(log, language=None, wrap_lines=True, height=260)

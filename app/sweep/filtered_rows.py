@@ -29,10 +29,12 @@ class FilteredRows:
     variants: tuple[str, ...]  # none: all
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the result of `make`, cached until the rows or the filters change."""
         return self.all_rows.cached((key, self.problem, self.variants, theme()), make)
 
     @property
     def frame(self) -> pd.DataFrame:
+        """Return the matching lines of `sweep_frame`."""
         return self.cached(
             "frame",
             lambda: frames.filtered(self.all_rows.frame, self.problem, self.variants),
@@ -40,10 +42,12 @@ class FilteredRows:
 
     @property
     def timed(self) -> pd.DataFrame:
+        """Return the matching lines with a time."""
         return self.cached("timed", lambda: self.frame.dropna(subset=["median_us"]))
 
     @property
     def rows(self) -> list[SweepRow]:
+        """Return the matching rows."""
         # The frame's index is the position among the rows.
         return self.cached("rows", lambda: [self.all_rows.rows[i] for i in self.frame.index])
 

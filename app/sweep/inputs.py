@@ -79,7 +79,7 @@ def draw(selection: Selection) -> SweepRequest:
     texts = _sizes(selection.problem)
     # Wide enough for two formats at a window width of 1024 pixels.
     left, middle, right = st.columns([1.8, 2.4, 4], gap="small", vertical_alignment="bottom")
-    causal = url_state.one_or_none(
+    causal = url_state.optional_select(
         left,
         "Causal",
         "sweep_causal",
@@ -87,7 +87,7 @@ def draw(selection: Selection) -> SweepRequest:
         placeholder=_causal_on_tune(selection.problem),
         help=TERMS["sweep_causal"],
     )
-    dtypes = url_state.several(
+    dtypes = url_state.multiselect(
         middle,
         "Formats",
         "sweep_dtypes",
@@ -95,7 +95,7 @@ def draw(selection: Selection) -> SweepRequest:
         format_func=FORMATS.__getitem__,
         placeholder=FORMATS[selection.problem.dtype] if selection.problem else "",
     )
-    names = url_state.several(
+    names = url_state.multiselect(
         right,
         "Presets, added to these problems",
         "sweep_presets",
@@ -161,7 +161,7 @@ def _causal_on_tune(problem: Problem | None) -> str:
 def _variant_names(selection: Selection) -> tuple[str, ...]:
     """Return the chosen names, including `auto`."""
     titles = {AUTO: "auto, for each problem", **{v.id: variant_label(v) for v in all_variants()}}
-    ids = url_state.several(
+    ids = url_state.multiselect(
         st,
         "Variants",
         "sweep_variants",

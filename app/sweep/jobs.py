@@ -36,6 +36,7 @@ def sweeps() -> list[JobStatus]:
 
 
 def is_of_command_line(job: JobStatus) -> bool:
+    """Return True if the sweep was started on the command line."""
     return job.job_id.startswith(PREFIX)
 
 

@@ -116,6 +116,7 @@ def _end(job: JobStatus) -> None:
 
 
 def nothing_yet() -> None:
+    """Draw what to do before the first sweep."""
     empty(
         "nothing yet",
         "No sweep yet",

@@ -131,13 +131,15 @@ def _dialog(selection: Selection) -> None:
         help=TERMS["add_files"],
     )
     notices.draw(_PLACE)
-    path = Path(typed.strip()).expanduser().absolute() if typed.strip() else _brought(dropped)
+    path = (
+        Path(typed.strip()).expanduser().absolute() if typed.strip() else _dropped_source(dropped)
+    )
     if path is not None:
         _file(path, selection)
     _kept()
 
 
-def _brought(dropped: Sequence[Any]) -> Path | None:
+def _dropped_source(dropped: Sequence[Any]) -> Path | None:
     """Return the source among the dropped files, and ask which one if there are several."""
     if not dropped:
         return None

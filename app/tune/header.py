@@ -64,7 +64,7 @@ def _run_what_is_selected() -> None:
 
     A button drawn before the page has followed a change would hold the old problem.
     """
-    selection = sidebar.ahead()
+    selection = sidebar.selection_before_drawing()
     if selection.problem is not None:
         run(selection.request(execute=True))
 

@@ -54,6 +54,7 @@ class RunState:
 
     @property
     def is_running(self) -> bool:
+        """Return True if a run is queued or under way."""
         return self.job is not None and not self.job.is_over
 
     @property

@@ -42,6 +42,7 @@ class SourceWatch:
 
     @classmethod
     def start(cls, digest: str) -> SourceWatch:
+        """Return the first state, with the content as it is on disk."""
         return cls(digest, digest)
 
     def poll(self, digest: str) -> tuple[SourceWatch, bool]:

@@ -54,6 +54,7 @@ def best_row(rows: Iterable[SweepRow], variant: str) -> SweepRow | None:
 
 
 def without_preview(variant: Variant, reason: str) -> Line:
+    """Return the line of a variant that cannot run, with the reason."""
     return Line(variant.id, "", reason, None, None, None, None)
 
 

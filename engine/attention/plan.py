@@ -367,7 +367,7 @@ def _argument(
         encode_argument(argument)
     except (struct.error, OverflowError):
         raise InvalidProblem(
-            f"{variant.id} would be given {name} = {argument.value:,}, which does not fit {ctype}: "
+            f"{variant.id} would get {name} = {argument.value:,}, which {ctype} cannot hold: "
             f"choose a smaller problem, or another type in {variant.source.name}."
         ) from None
     return argument
@@ -387,7 +387,7 @@ def _tensor_map(
     )
     if (why := argument.mistake) is not None:
         raise InvalidProblem(
-            f"{variant.id} would be given a tensor map {argument.name} that TMA does not take, "
+            f"{variant.id} would get a tensor map {argument.name} that TMA does not support, "
             f"{why}: see tensor_maps in {variant.source.name}."
         )
     return argument

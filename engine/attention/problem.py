@@ -202,7 +202,7 @@ class Problem(Stored):
             )
         if self.window is not None and hidden >= self.window:
             raise InvalidProblem(
-                f"The last query stands at the last key, so that the first of S = {self.seqlen:,} "
+                f"The last query is at the last key, so that the first of S = {self.seqlen:,} "
                 f"queries is {hidden:,} before the first of KV = {self.num_keys:,} keys, outside a "
                 f"window of {self.window:,}: give more keys, or a wider window."
             )

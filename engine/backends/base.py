@@ -37,15 +37,15 @@ class RunOptions:
 class RunResult(JobResult):
     """The status and output of one execution.
 
-    `status` is PASSED (it ran), COMPILE_ERROR, OUT_OF_MEMORY, TIMEOUT, one of FAULTS, or SKIPPED
-    (this backend cannot execute it). `out` is None unless it is PASSED.
+    `status` is PASSED (the kernel ran), COMPILE_ERROR, OUT_OF_MEMORY, TIMEOUT, one of FAULTS, or
+    SKIPPED (this backend cannot execute it). `out` is None unless the status is PASSED.
     """
 
     out: RawArray | None = None  # [batch, num_heads, seqlen, head_dim], poisoned before the run
     # Outputs of the backward pass by name (dQ, dK, dV), instead of `out`.
     gradients: Mapping[str, RawArray] | None = None
     lse: FloatArray | None = None  # natural log., [batch, num_heads, seqlen]; None: not written
-    repeated: str = ""  # what ran a second time, as a sentence; empty: everything or nothing
+    repeated: str = ""  # which part ran a second time, as a sentence; empty: all or nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ class Part:
 
 
 class Backend(Protocol):
-    """Executes launch plans. Expected failures come back as statuses, not exceptions."""
+    """Interface of backends, which execute launch plans. Expected failures are returned as
+    statuses, not raised."""
 
     @property
     def name(self) -> BackendName: ...

@@ -21,10 +21,10 @@ from engine.cuda_on_host.client import Buffer, Client, Job, KernelLaunch
 
 
 class CpuBackend:
-    """Compiles a plan's `.cu` for the host and runs it in a child process.
+    """Compile a plan's `.cu` for the host and run it in a child process.
 
-    The kernel's own code is executed, so correctness results hold; its times say nothing about a
-    GPU. Threads may share one backend: compiles run in parallel, executions one after another.
+    The kernel's own code is executed, so correctness results are valid; its times say nothing about
+    a GPU. Threads may share one backend: compiles run in parallel, executions one after another.
 
     Args:
         client: runs the jobs and is closed with the backend; None: a new one with the default
@@ -94,7 +94,8 @@ class CpuBackend:
     def _explain(
         self, plan: LaunchPlan, mistake: WrongOffsetError, library: HostLibrary, timeout_s: float
     ) -> RunResult:
-        """Return the error with the access's source line if known: the CTA runs again up to it."""
+        """Return the error with the source line of the access if known; for that, the CTA runs
+        again up to it."""
         if mistake.cta is not None:
             job = replace(_probe_job(plan, mistake.launch, (mistake.cta,), library), probe=False)
             result = self._client.run(job, timeout_s)

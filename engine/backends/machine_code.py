@@ -385,12 +385,13 @@ def _repeated_ctas(plan: LaunchPlan, seed: int, whole_flops: float) -> Sequence[
 
 
 def _is_part_of(some: NDArray[np.uint8], whole: NDArray[np.uint8]) -> bool:
-    """True if `some` has at least one written 16-bit word, and all of these equal `whole`'s."""
+    """True if `some` has at least one written 16-bit word and all its written words equal those of
+    `whole`."""
     pairs = zip(
         *(np.split(raw.view(np.uint16), _pieces(raw)) for raw in (some, whole)), strict=True
     )
     is_written = False
-    for again, before in pairs:  # cheaper than whole arrays as large as the output
+    for again, before in pairs:  # piecewise, without temporary arrays as large as the output
         unwritten = again == POISON_BITS
         if unwritten.all():
             continue

@@ -222,7 +222,7 @@ class _CtaMap:
 
 
 class _Prober:
-    """Probes of one pass."""
+    """Probes of the CTAs of one pass."""
 
     def __init__(self, launch: PassLaunch, problem: Problem, probe: Probe) -> None:
         self._launch = launch
@@ -230,7 +230,8 @@ class _Prober:
         self._probe = probe
 
     def at(self, ctas: IntArray) -> tuple[IntArray, IntArray] | None:
-        """Return (slice, row) of each CTA; None if one of them accessed neither Q nor O."""
+        """Return (slice, row) of each CTA's first access to Q or O; None if a CTA accesses
+        neither."""
         touched = self._probe(self._launch, ctas.tolist())
         for cta, place in zip(ctas.tolist(), touched, strict=True):
             if place is not None and not 0 <= place[1] < self._problem.tensor_bytes:
@@ -253,7 +254,7 @@ class _Prober:
             return None
         at = (some % x, some // x % y, some // (x * y))
         of_axes: list[Axes] = []
-        for which in (0, 1):  # slices, rows
+        for which in (0, 1):  # 0: slices, 1: rows
             ax, ay, az = (axis[which] for axis in along if axis is not None)
             axes = (ax, ay - ay[0], az - az[0])
             if not np.array_equal(sum(a[i] for a, i in zip(axes, at, strict=True)), seen[which]):

@@ -65,7 +65,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     names = list(known)
     code = f"unknown_{kind.replace(' ', '_')}"
     if not names:
-        return UnknownName(f"There is no {kind} called {name!r}: there is none at all.", code=code)
+        return UnknownName(f"There is no {kind} called {name!r}: none are defined.", code=code)
     near = get_close_matches(name.casefold(), {n.casefold(): n for n in names}, n=3, cutoff=0.5)
     by_folded = {n.casefold(): n for n in names}
     same = [n for n in names if _unpadded(n) == _unpadded(name)]  # v01 for v1

@@ -53,9 +53,9 @@ def advise(evaluations: Sequence[Evaluation], history: History) -> tuple[Suggest
         now = _as_evaluated(best, history)
         if now is not None:
             tried = [e for e in evaluations if e.problem == now.plan.problem]
-            suggestions += [*islice(_ladder(now, tried, history), MAX_KERNELS)]
-            suggestions += _fill(now, history)
-            suggestions += [*_limiter(now), *_spills(now)]
+            suggestions += [*islice(_ladder_options(now, tried, history), MAX_KERNELS)]
+            suggestions += _suggest_batch(now, history)
+            suggestions += [*_suggest_resources(now), *_spills(now)]
     worth = [s for s in suggestions if s.gain is None or s.gain >= MIN_GAIN]
     # Suggestions without a predicted gain come last.
     facts = [s for s in worth if s.gain is None][:MAX_SUGGESTIONS]
@@ -69,7 +69,7 @@ def advice_limits(evaluations: Iterable[Evaluation]) -> str:
     if problems <= MAX_PROBLEMS:
         return ""
     return (
-        f"Only the first {MAX_PROBLEMS} of {problems} problems were looked at, and at most "
+        f"Only the first {MAX_PROBLEMS} of {problems} problems were considered, and at most "
         f"{MAX_SUGGESTIONS} suggestions are listed."
     )
 
@@ -138,7 +138,9 @@ def _suggestion(
     )
 
 
-def _ladder(now: Estimate, tried: Sequence[Evaluation], history: History) -> Iterator[Suggestion]:
+def _ladder_options(
+    now: Estimate, tried: Sequence[Evaluation], history: History
+) -> Iterator[Suggestion]:
     """Yield other variants of the ladder, and other splits and tiles of this one, not tried yet."""
     situation = Situation(now.kernel, now.plan.problem, None)
     try:
@@ -188,7 +190,7 @@ def _launched(now: Occupancy, then: Occupancy) -> str:
     )
 
 
-def _fill(now: Estimate, history: History) -> Iterator[Suggestion]:
+def _suggest_batch(now: Estimate, history: History) -> Iterator[Suggestion]:
     """Suggest a batch that fills the last wave, if that makes a query cheaper."""
     before = now.plan.problem
     main = before.main_of(now.passes).occupancy
@@ -225,7 +227,7 @@ def _unfilled(main: Occupancy, capacity: int) -> str:
     return f"{main.launched()} are {waves:.3g} waves of {capacity:,}, and the last is not full"
 
 
-def _limiter(now: Estimate) -> Iterator[Suggestion]:
+def _suggest_resources(now: Estimate) -> Iterator[Suggestion]:
     """Suggest resources of the main pass with which one more CTA per SM fits.
 
     Both times are by roofline, because the changed kernel has no machine code yet.

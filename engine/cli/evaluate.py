@@ -197,7 +197,7 @@ def run_profile(args: ProfileOptions) -> int:
         features=features_of(problem),
     )
     snapshot = import_measurements(read_file(path), name=path.name, options=options)
-    print(f"Kept as {default_store().save(snapshot)}.")
+    print(f"Saved as {default_store().save(snapshot)}.")
     print_table(counters_table(snapshot.opened(), history))
     return 0
 

@@ -91,7 +91,7 @@ def _accept(args: GateOptions) -> int:
     if renewed.commit:
         print(f"Written to {renewed.path.name} and committed as {renewed.commit[:7]}.")
     else:
-        print("Every budget is what the kernels take.")
+        print("Every budget already equals the kernels' figures.")
     return 0
 
 
@@ -138,7 +138,7 @@ _MAX_MARKDOWN = 60_000  # characters; GitHub's limit of a comment is 65,536
 _HEADLINES = {
     0: "No regression",
     1: "Regression",
-    3: "Could not judge everything",
+    3: "No verdict on some results",
 }
 _SHOWN = ("simulated_us", "registers", "spill_bytes", "ctas_per_sm", "instructions", "conflicts")
 

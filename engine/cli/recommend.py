@@ -54,6 +54,7 @@ def price(text: str) -> tuple[str, float]:
 
 
 def percent(text: str) -> float:
+    """Convert an argument (`type=`): `90` or `90%` to 0.9."""
     value = number(text.removesuffix("%"))
     if not 0 < value <= 100:
         raise argparse.ArgumentTypeError(f"must be above 0 and at most 100 %, not {text}")
@@ -61,6 +62,7 @@ def percent(text: str) -> float:
 
 
 def share(text: str) -> float:
+    """Convert an argument (`type=`): a number above 0 and at most 1."""
     value = number(text)
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, not {text}")
@@ -68,6 +70,7 @@ def share(text: str) -> float:
 
 
 def problem_point(text: str) -> tuple[int, int, int]:
+    """Convert an argument (`type=`): batch, heads and sequence length."""
     try:
         batch, heads, seqlen = (int(x) for x in text.split(","))
     except ValueError:

@@ -71,7 +71,9 @@ _MOST_MEMORY_BYTES = 8 << 30  # in addition to the process' memory at its start
 _PR_SET_PDEATHSIG = 1
 
 
-def run_apart(run: Callable[[T], int], args: T, file: str, most_s: float = _MOST_TIME_S) -> int:
+def run_in_process(
+    run: Callable[[T], int], args: T, file: str, most_s: float = _MOST_TIME_S
+) -> int:
     """Run `run(args)` in a separate process with this process' output, so that `file` cannot harm
     this one.
 
@@ -194,7 +196,7 @@ class SassOptions(ProblemOptions, ConfigOptions, DefaultsOption):
 def run(args: SassOptions) -> int:
     path = Path(args.kernel)
     if _is_file(args.kernel) and path.is_file():
-        return run_apart(_run, args, path.name)
+        return run_in_process(_run, args, path.name)
     return _run(args)
 
 

@@ -49,10 +49,12 @@ class Result:
 
     @property
     def method(self) -> str:
+        """Return the method of the time, one of `METHODS`."""
         return self.predicted.method if self.predicted is not None else METHODS[0]
 
     @property
     def has_interval(self) -> bool:
+        """Return True if the time's interval is known: no addresses were assumed."""
         return self.predicted is not None or not has_guessed_addresses(self.analysis)
 
 
@@ -311,7 +313,7 @@ def _print_counts(kernel: str, analysis: Analysis) -> None:
     for pipe, count in sorted(figures.instructions.items(), key=lambda item: -item[1]):
         rows.append((f"  {pipe}", f"{count:,} ({count / figures.executed:.1%})"))
     rows += [
-        ("multiplying and adding", f"{useful_math(figures):.1%} of the instructions"),
+        ("multiply-add instructions", f"{useful_math(figures):.1%} of all"),
         ("lanes occupied", f"{figures.lane_share:.1%}"),
         ("conversions", f"{figures.conversions:,}"),
         ("MUFU", f"{figures.mufu:,}"),

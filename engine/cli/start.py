@@ -29,9 +29,7 @@ class AppOptions:
 def run_app(args: AppOptions) -> int:
     page = PACKAGES / "app" / "main.py"
     if not page.is_file():
-        raise ToolMissing(
-            f"The dashboard is not installed, {page} is missing: install Attune anew."
-        )
+        raise ToolMissing(f"The dashboard is not installed, {page} is missing: reinstall Attune.")
     own = ["--", "--token"] if args.token else []
     # -P: an `app` or `engine` in the current folder must not hide Attune's.
     command = [sys.executable, "-P", "-m", "streamlit", "run", str(page), *args.passed_on, *own]

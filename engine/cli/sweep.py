@@ -71,12 +71,13 @@ def plan_dict(points: Sequence[SweepPoint], estimate: TimeLeft) -> dict[str, Any
 
 
 def print_plan(points: Sequence[SweepPoint], estimate: TimeLeft, to: TextIO) -> None:
+    """Print the number of points and the estimated time, and why points are excluded."""
     plan = plan_dict(points, estimate)
     word = "point" if len(points) == 1 else "points"
     print(
         f"{plan['points']:,} {word}, {plan['runnable']:,} to evaluate and {plan['excluded']:,} "
         f"excluded by constraints; about {format_durations(estimate.low_s, estimate.high_s)} (a "
-        "guess until the first are done).",
+        "rough estimate until the first points are done).",
         file=to,
     )
     for reason, count in plan["excluded_because"].items():

@@ -116,7 +116,7 @@ def run(args: VariantsOptions) -> int:
             "variant": v.name,
             "idea": v.idea,
             "head_dim": " ".join(map(str, v.head_dims)),
-            "takes besides": " ".join(v.takes),
+            "features": " ".join(v.takes),
             "tunables (default)": ", ".join(f"{t.name}={t.default}" for t in v.tunables) or "none",
         }
         for v in variants
@@ -158,7 +158,7 @@ def _renew_figures(args: VariantsOptions) -> int:
 
 def _figures(args: VariantsOptions, gpu: str) -> int:
     """Print the ladder's figures for a problem on a GPU, or the changes of one rung."""
-    from engine.choose.auto.candidates import out_of_reach
+    from engine.choose.auto.candidates import unused_instructions
     from engine.devices import target_gpu
     from engine.kernel_figures.rung import ladder_table, reasons, without_empty
     from engine.sessions.known_times import open_history
@@ -182,8 +182,8 @@ def _figures(args: VariantsOptions, gpu: str) -> int:
         return _markdown(args.into, "ladder figures", as_markdown(table))
     print_table(table)
     for sentence in reasons({rung.variant.id: rung.why_not for rung in rungs}):
-        print(f"Not here: {sentence}")
-    if sentence := out_of_reach(device):
+        print(f"Not supported here: {sentence}")
+    if sentence := unused_instructions(device):
         print(sentence)
     return 0
 

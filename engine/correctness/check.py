@@ -143,8 +143,7 @@ def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles)
 
 
 def _imprecise(rms: float, expected: Expected, compared: ComparedOutput) -> str | None:
-    """Return a warning if errors average to zero but are larger than rounding of operands
-    explains."""
+    """Return a warning if errors have no bias but are larger than rounding of operands explains."""
     if compared.error.size < _MIN_ELEMENTS or not expected.baseline_err > 0:
         return None
     if (times := rms / expected.baseline_rms) > _IMPRECISE_RMS:
@@ -317,10 +316,11 @@ def _not_repeatable(result: RunResult, plan: LaunchPlan | None) -> tuple[Finding
 def with_order_of_threads(
     wrong: Correctness, result: RunResult, other: RunResult, dtype: Dtype
 ) -> Correctness:
-    """Revise the verdict on a wrong output by a run with another order of threads.
+    """Revise the verdict on a wrong output by a run with another thread order.
 
-    If the two outputs differ by more than the tolerance, or the runs end differently, the first
-    output does not show one bug: its causes and places are dropped, except for unwritten elements.
+    If the two outputs differ by more than the tolerance, or the runs end differently, the output
+    depends on the order of threads. Causes and places found in the first output are then dropped,
+    except for unwritten elements.
 
     Args:
         result: the checked run.
@@ -438,7 +438,8 @@ def _tf32_err(expected: Expected) -> float:
 def _as_tf32(
     expected: Expected, compared: ComparedOutput, plan: LaunchPlan | None
 ) -> tuple[Finding, ...]:
-    """Return a finding if an FP32 output errs no more than with TF32 products; else none."""
+    """Return a finding if the errors of an FP32 output are no larger than with TF32 products; else
+    none."""
     if expected.inputs.problem.dtype != "float32" or not compared.finite.all():
         return ()
     if compared.error.max() > 2 * _tf32_err(expected):

@@ -53,7 +53,7 @@ def row_factor_rms(error: Float64Array, reference: Float64Array) -> float:
 # Bytes kept besides the newest: B32 H16 S512 D128 with both kinds of inputs of a checked run.
 MAX_KEPT_BYTES = 1 << 30
 
-# Share of the tolerance; the error of float32 is far less than the remaining share.
+# Slices with errors above this share of the tolerance are checked in float64.
 _NEARLY = 0.95
 _MAX_WRONG_SLICES = 64  # wrong slices that are computed again in float64
 

@@ -231,9 +231,11 @@ _IN_FUNCTIONS: Mapping[str, Sequence[str]] = {FindingCode.LANE_MAXIMUM: (r"\bfma
 
 
 def _loads(name: str) -> tuple[str, ...]:
-    """Return patterns of the line that loads Q, K or V, else of the line with its head's offset.
+    """Return patterns of the line that loads Q, K or V, or else of the line that computes its
+    head's offset.
 
-    Q and O share an offset, and K and V do: if one of them is correct, the offset is correct.
+    Q and O have the same offset, and so have K and V: if one of them is correct, the offset is
+    correct.
     """
     return (rf"\b{name}_smem\b.*\b{name}(_map)?\b", rf"\b{name}\s*\+", rf"\b{name}\s*\[", _HEAD)
 

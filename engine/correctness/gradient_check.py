@@ -219,10 +219,10 @@ def _first_bad(worst: _Judged) -> tuple[int, int, int, int] | None:
 def with_other_order(
     passed: Correctness, result: RunResult, other: RunResult, *, is_ordered: bool
 ) -> Correctness:
-    """Revise the verdict by a run whose CTAs were executed in another order.
+    """Revise the verdict by a run that executed the CTAs in another order.
 
     Args:
-        is_ordered: True if the kernel claims sums in a fixed order.
+        is_ordered: True if the kernel's description promises sums in a fixed order.
     """
     if result.gradients is None or other.gradients is None:
         return passed

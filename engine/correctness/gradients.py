@@ -46,7 +46,7 @@ from kernels.variant import GRADIENTS
 
 # Three more products than the forward pass, and five passes over S × S numbers.
 _WORK_PER_SCORE = 400
-_MAX_GUESSED = 1 << 22  # scores of one head, for suspected bugs
+_MAX_GUESSED = 1 << 22  # maximum scores of one head for which suspected bugs are computed
 
 
 def inputs_of(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> Inputs:
@@ -87,7 +87,7 @@ class ExpectedGradient:
     reference: Float64Array  # [slices, rows, head_dim]
     max_abs_ref: float
     baseline_err: float
-    cancelled: float = 0.0  # error that FP32 may leave where it is 0 only because dP = D
+    cancelled: float = 0.0  # allowed FP32 error if the gradient is 0 only because dP = D
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -325,7 +325,7 @@ class GradientBug:
 
 
 def guessed_bugs(problem: Problem, block_m: int, block_n: int) -> Iterator[GradientBug]:
-    """Return suspected bugs of a kernel with such tiles, simple ones first."""
+    """Return suspected bugs of a kernel with these tiles, simple ones first."""
     both, every = ("dq", "dk"), GRADIENTS
     yield GradientBug(
         FindingCode.MISSING_DELTA,

@@ -63,7 +63,7 @@ class Buffer:
     # accessible; `data` and the returned bytes are the concatenated pieces.
     pieces: tuple[tuple[int, int], ...] | None = None
     each_launch: bool = False  # `data` is restored before each run of all launches
-    opens_itself: bool = False  # without pieces: pages become accessible on first access
+    opens_itself: bool = False  # without pieces: a page becomes accessible on first access
 
     @property
     def bytes(self) -> int:
@@ -284,7 +284,7 @@ class Client:
                 self._stop()
                 return _out_of_memory(needed, "the system refused to give it")
             except BaseException:
-                self._stop()  # an unread answer must not be taken for the next job's
+                self._stop()  # an unread answer must not be read as that of the next job
                 raise
 
     def close(self) -> None:
@@ -536,7 +536,7 @@ def _encode_job(
 
 
 def _told(noun: Buffer | Job | KernelLaunch, *names: str) -> dict[str, Any]:
-    """Return fields that are sent to the child under their own names."""
+    """Return the fields that are sent to the child under their own names."""
     return {name: getattr(noun, name) for name in names}
 
 

@@ -1,15 +1,14 @@
-"""Translate `.cu` source to C++ for the host compiler. Line numbers are kept; only these change:
+"""Translate `.cu` source to C++ for the host compiler, keeping line numbers.
 
 - `__shared__` declarations become macros of `native/host_keywords.h`, because C++ has no equivalent
-of
-  a CTA's static array. A declaration that is not understood is an error.
-- `#include` of a project header names its translated copy, and includes of host libraries are left
-  out: the parts that device code needs come before the source.
+  of a CTA's static array. A declaration that is not understood is an error.
+- `#include` of a project header names its translated copy, and includes of host libraries are
+  removed: the parts of them that device code needs come before the source.
 
-Inline PTX is executed (`engine.cuda_on_host.ptx`, after the preprocessor), so that the code that
-runs here is the code that ships. For PTX that the CPU backend does not execute, a kernel may have a
-version for the CPU under `#if defined(__CUDA_ON_HOST__)` (see `native/cuda_on_host.h`). Its #else
-is then not checked, so the ladder's kernels do not use it.
+Inline PTX is executed (`engine.cuda_on_host.ptx`, after the preprocessor), so that the executed
+code is the shipped code. For PTX that the CPU backend does not execute, a kernel may have a version
+for the CPU under `#if defined(__CUDA_ON_HOST__)` (see `native/cuda_on_host.h`). Its #else is then
+not checked, so the ladder's kernels do not use it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class TranslatedFile:
 
 
 def translate(sources: Sources) -> tuple[TranslatedFile, ...]:
-    """The kernel and the headers of its project, the kernel first, for one folder.
+    """Return the translated kernel and headers of its project, the kernel first, for one folder.
 
     Raises:
         CompileError: a `__shared__` declaration is not understood.

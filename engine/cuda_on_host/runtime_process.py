@@ -164,16 +164,16 @@ class KernelLibrary:
 
 
 _WATCH_INTERVAL_S = 0.2
-# Inaccessible addresses around a buffer cost nothing, and catch a stride that is wrong by a whole
+# Inaccessible addresses around a buffer take no memory, and catch a stride that is wrong by a whole
 # tensor.
 _MIN_GUARD_BYTES = 64 << 20
 _MAX_GUARD_BYTES = 1 << 30
-# Only addresses; they catch a 32-bit offset of 2-byte elements that overflowed.
+# Address space only; catches an overflowed 32-bit offset of 2-byte elements.
 _SPARSE_GUARD_BYTES = 8 << 30
 
 
 class _Refused(Exception):
-    """The request cannot be executed; the text says why."""
+    """A request that cannot be executed; the text says why."""
 
 
 class _Failed(Exception):

@@ -204,7 +204,7 @@ def compile_apart(given: Compile, time_limit_s: float = TIME_LIMIT_S) -> Compile
 
 
 def _take() -> _Child:
-    """Return an idle process, or a new one."""
+    """Return an idle process; start a new one if there is none."""
     with contextlib.suppress(IndexError):
         while True:
             child = _idle.pop()
@@ -245,7 +245,7 @@ def _answer(asked: Connection, given: Compile) -> None:
 
 
 def serve() -> None:
-    """Compile requests in this process until the parent ends, also during a compile."""
+    """Serve compile requests in this process until the parent ends, even during a compile."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = _MAX_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MAX_MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
@@ -256,5 +256,5 @@ def serve() -> None:
             given = asked.recv()
         except (EOFError, OSError):
             os._exit(0)
-        # In a thread, so that this one notices the parent's end meanwhile.
+        # In a thread, so that this one notices when the parent ends.
         threading.Thread(target=_answer, args=(asked, given), daemon=True).start()

@@ -46,7 +46,7 @@ _HOST_LIBRARY = re.compile(
     r"|\bstd\s*::\s*(?:vector|string|map|unordered_map|set|function|unique_ptr|shared_ptr|cout|cerr"
     r"|mt19937|chrono|ofstream|ifstream|runtime_error|thread|mutex|random_device)\b"
 )
-# Not in any class that compiles for a GPU: NVRTC has types such as cudaStream_t, but no calls.
+# Never in a class that compiles for a GPU: NVRTC has types such as cudaStream_t, but no functions.
 _HOST_USE = re.compile(
     r"\bcuda[A-Z]\w*\s*\(|\bcu(?:blas|dnn|rand)[A-Z]\w*\b(?!\s*::)"
     rf"|\b(?:torch|at|c10|py|pybind11)\s*::{_FOR_DEVICE}"
@@ -56,7 +56,7 @@ _HOST_USE = re.compile(
 _CLASS = re.compile(
     r"\s*(?:template\s*<[^{}();]*?>\s*)?(?:struct|class)\s+(?P<name>\w+)\s*(?:final\s*)?[:{]"
 )
-_MACRO = re.compile(r"\b[A-Z][A-Z0-9_]+\b")  # that may contain an execution space
+_MACRO = re.compile(r"\b[A-Z][A-Z0-9_]+\b")  # a macro that may contain an execution space
 _FUNCTION_NAME = re.compile(r"(?<![\w:~])[\d:]*(?P<name>[A-Za-z_~][\w:~]*|operator\s*\S{1,3})\s*\(")
 _TEMPLATE = re.compile(r"template\s*<")
 _TEMPLATE_END = re.compile(r">\s*(?=[\w\[])|[{}();]")
@@ -90,9 +90,10 @@ def without_host_code(text: str) -> str:
 
 
 def host_lines(text: str) -> set[int]:
-    """Return lines of probable host functions, by how functions begin, if brackets are unbalanced.
+    """Return lines that probably belong to host functions, if brackets are unbalanced.
 
-    Empty if the brackets match, because the host code is then left out."""
+    Empty if the brackets match, because host code is then removed.
+    """
     code = NOT_CODE.sub(_blank, text)
     try:
         _closed_brackets(code)

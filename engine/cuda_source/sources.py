@@ -187,7 +187,7 @@ def uses_implicit(sources: Sources) -> bool:
 # Every lookup in the cache needs it for the same texts.
 @functools.lru_cache(maxsize=128)
 def _implicit_names(code: str) -> tuple[frozenset[str], frozenset[str]]:
-    """(implicit names that a file uses, those that it defines itself)."""
+    """Return (implicit names that a file uses, those of them that it defines itself)."""
     text = code_only(code)
     used = frozenset(match[0] for match in _IMPLICIT_NAME.finditer(text))
     own = (match[1] or _last_word(match["typedef"]) for match in _OWN_NAME.finditer(text))
@@ -356,7 +356,7 @@ def included_files(source: Path, include_folders: Sequence[Path] = ()) -> tuple[
 
 
 class OutsideFolder(CompileError):
-    """A kernel includes a file outside its folder."""
+    """An include that names a file outside the kernel's folder."""
 
 
 # Directives that name a file, in all spellings: digraphs, trigraphs, comments between the words.
@@ -424,7 +424,7 @@ def _named_files(file: str, text: str) -> Iterator[str]:
     splices = iter([match.span() for match in _SPLICE.finditer(lines)])
     whole = _SPLICE.sub("", lines)
     begin, end = next(splices, (len(lines), 0))
-    gone = 0  # characters of line splices so far
+    gone = 0  # characters removed by line splices so far
     for start in _directives(whole):
         while begin <= start + gone:
             gone += end - begin

@@ -49,6 +49,7 @@ class Step(Stored):
 
     @property
     def is_worse(self) -> bool:
+        """Return True if the commit made the kernel worse."""
         return any(f.is_regression for f in self.findings)
 
 

@@ -118,6 +118,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Done:
+    """The results of a `Work`."""
+
     answers: tuple[tuple[Answer, Answer], ...] = ()  # for each problem: before, after
     arch_answers: tuple[tuple[str, Answer, Answer], ...] = ()
     checked: tuple[tuple[Problem, Checked], ...] = ()

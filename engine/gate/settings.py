@@ -42,6 +42,7 @@ class Budget:
 
     @property
     def label(self) -> str:
+        """Return `v08 on L4 at B1 H8 S512 D64 fp16`."""
         return f"{self.kernel} on {self.gpu} at {self.problem.label()}"
 
 

@@ -54,6 +54,7 @@ class Tree:
 
     @property
     def sources(self) -> tuple[str, ...]:
+        """Return the names of the `.cu` files."""
         return tuple(name for name in self.names if name.endswith(".cu"))
 
 

@@ -82,6 +82,7 @@ class Prediction(Stored):
 
 
 def predictions_path() -> Path:
+    """Return the file of the ledger."""
     return data_folder() / "predictions.jsonl"
 
 
@@ -145,6 +146,7 @@ class Time(Tabular):
 
     @classmethod
     def taken(cls, time: KnownTime) -> Self:
+        """Return a measured or recorded time."""
         x, where = time.latency, f"session {time.session}"
         return cls(x.median_us, x.low_us, x.high_us, x.origin, "", 0, where, x.reason)
 
@@ -157,6 +159,7 @@ class Time(Tabular):
         return cls(x.median_us, x.low_us, x.high_us, x.origin, x.method, points, "", x.reason)
 
     def tables(self) -> tuple[Table, ...]:
+        """Return a table of value, interval and origin."""
         made = self.where or self.method
         rows = (
             ("time", f"{format_us(self.us)} {self.origin}"),
@@ -172,11 +175,13 @@ class Time(Tabular):
         return pd.DataFrame([asdict(self)])
 
     def bars(self) -> Bars:
+        """Return a bar chart of the time with its interval."""
         value = {self.where or f"by {self.method}": (self.us, self.low_us, self.high_us)}
         return Bars("Time of a launch", f"µs, {self.origin}", value)
 
     @property
     def latency(self) -> Latency:
+        """Return the time as a `Latency`."""
         return Latency(self.origin, self.us, self.low_us, self.high_us, self.reason)
 
 

@@ -47,7 +47,7 @@ class KnownTime:
     shipped: bool
     checked: bool  # the output of the timed kernel was checked
     source_sha256: str
-    series: str = ""  # series in the imported file; its series are of different kernels
+    series: str = ""  # series in the imported file; each series is of another kernel
 
     @property
     def kept(self) -> str:

@@ -62,6 +62,7 @@ class Pieces:
 
     @property
     def num_ctas(self) -> int:
+        """Return the number of CTAs."""
         return int(self.cta[-1]) + 1
 
 

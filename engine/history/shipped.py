@@ -49,6 +49,7 @@ class ShippedFigures:
     counts: dict[str, Fields] = field(default_factory=dict)  # `engine.kernel_figures.rung`
 
     def add(self, others: ShippedFigures) -> None:
+        """Add all figures of another file."""
         self.reports.update(others.reports)
         self.ctas.update(others.ctas)
         self.counts.update(others.counts)

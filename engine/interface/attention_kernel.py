@@ -212,6 +212,7 @@ class Tensors:
 
     @property
     def problem(self) -> Problem:
+        """Return the problem of the inputs."""
         return self.inputs.problem
 
     def write(self, out: RawArray) -> Any:

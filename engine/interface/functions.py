@@ -202,6 +202,7 @@ class Comparison(Tabular):
         return self.comparison.exit_code == 1
 
     def tables(self) -> tuple[Table, ...]:
+        """Return tables of regressions, pairs of kernels and the fastest kernels."""
         return tuple(comparison_tables(self.comparison))
 
     def bars(self) -> Bars:
@@ -321,6 +322,7 @@ class SweepResult(Tabular):
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
+        """Return the evaluation of each row."""
         return tuple(decode(Evaluation, row.result) for row in self.rows)
 
     def tables(self) -> tuple[Table, ...]:
@@ -443,7 +445,7 @@ def sweep(
     named = [k for k in listed if isinstance(k, AttentionKernel)]
     gpus = {k.gpu for k in named if k.gpu} | ({gpu} if gpu else set())
     if len(gpus) > 1:
-        raise InvalidProblem(f"A sweep is of one GPU, not of {', '.join(sorted(gpus))}.")
+        raise InvalidProblem(f"A sweep is for one GPU, not for {', '.join(sorted(gpus))}.")
     target = next(iter(gpus), None)
     names = [k.name if isinstance(k, AttentionKernel) else variant_name(k) for k in listed]
     if causal is None:

@@ -110,6 +110,7 @@ class LatencySample:
 
     @classmethod
     def of(cls, at: float, time_us: float, state: GpuState) -> LatencySample:
+        """Return a sample with the GPU's state. `at` is a Unix time, `time_us` the sample."""
         known = (state.sm_clock_mhz, state.power_w, state.temperature_c)
         return cls(at, time_us, *known, state.throttle_reasons)
 
@@ -262,6 +263,7 @@ class StreamView:
 
     @property
     def has_gpu_state(self) -> bool:
+        """Return True if clock, power or throttling is known."""
         return self.clock is not None or self.power is not None or bool(self.spans)
 
 

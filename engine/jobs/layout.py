@@ -38,6 +38,7 @@ class RunDir:
         self._worker_file = root / "worker.json"
 
     def create(self) -> None:
+        """Create the folders."""
         for folder in (self.root, self.results, self.sweeps, self.streams):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -53,6 +54,7 @@ class RunDir:
         return self.sweeps / f"{Path(name).name}.inflight"
 
     def stream(self, job_id: str) -> Path:
+        """Return the file with a latency stream's samples."""
         return self.streams / f"{Path(job_id).name}.jsonl"
 
     # -- the worker's identity: a pid may be reused by another process
@@ -96,6 +98,7 @@ class RunDir:
     # -- results that are too large for a journal line
 
     def write_maps(self, job_id: str, maps: Iterable[ErrorMap]) -> None:
+        """Write the error maps of a job for `read_maps`."""
         from engine.correctness import maps_to_arrays
 
         arrays = maps_to_arrays(maps)
@@ -214,6 +217,7 @@ class JobStatus:
 
     @property
     def elapsed_s(self) -> float:
+        """Return the seconds since the job started, until its end; 0 for a queued job."""
         if self.started is None:
             return 0.0
         return (self.ended or time.time()) - self.started
@@ -238,6 +242,7 @@ class JobStatus:
 
     @property
     def is_evaluation(self) -> bool:
+        """Return True if the job's result is an `Evaluation`."""
         return self.kind == "single" and self.task == "evaluate"
 
     @property
@@ -247,6 +252,7 @@ class JobStatus:
 
     @property
     def is_over(self) -> bool:
+        """Return True if the job has ended, in whatever state."""
         return self.state in ENDED
 
     @classmethod

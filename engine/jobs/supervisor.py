@@ -43,6 +43,7 @@ class Supervisor:
 
     @property
     def is_starting(self) -> bool:
+        """Return True if a worker was started recently and does not serve yet."""
         return (
             self._process is not None
             and self._process.poll() is None
@@ -70,7 +71,7 @@ class Supervisor:
         self._spawned_at = time.monotonic()
 
     def note_started_job(self) -> None:
-        """Record that a worker has started a job, so that its death is no failed start."""
+        """Record that a worker has started a job, so that its death is not a failed start."""
         self._failed_starts = 0
 
     def note_death(self) -> None:

@@ -121,6 +121,7 @@ _TASKS: Mapping[Task, Callable[[JobRunner, JobStatus, EvaluationRequest], Stored
 
 
 def run_single(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
+    """Run the task of a single job and write its result as the job's end."""
     found = _TASKS[job.task](runner, job, request)
     runner.event(job.job_id, "finished", result=None if found is None else encode(found))
 
@@ -361,6 +362,7 @@ def _serve_beside(
 
 
 def main(argv: list[str], idle_check_s: float = IDLE_CHECK_S) -> int:
+    """Run jobs until no server holds the folder; return the exit code."""
     run = RunDir(Path(argv[0]))
     lock = files.try_lock(run.worker_lock)  # held until the process ends
     if lock is None:

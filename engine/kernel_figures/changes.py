@@ -303,7 +303,7 @@ def _figures(rung: Rung) -> Iterable[_Figure]:
         yield _counted(f"of them on {name}", c.by_pipe.get(pipe, 0.0) if c else None)
     yield _counted("shared-memory wavefronts", c.wavefronts if c else None)
     yield _counted("wavefronts without conflicts", c.ideal_wavefronts if c else None)
-    yield _counted("instructions of the whole code", c.code if c else None)
+    yield _counted("instructions in the code", c.code if c else None)
     yield _counted("registers per thread", r.registers_per_thread if r else None)
     smem = r.smem_bytes if r else None
     yield "shared memory of a CTA", smem, format_bytes(smem) if smem is not None else ""

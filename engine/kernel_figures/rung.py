@@ -77,6 +77,7 @@ class TileCounts:
 
     @property
     def instructions(self) -> float:
+        """Return the warp instructions of all pipes."""
         return sum(self.by_pipe.values())
 
     @property

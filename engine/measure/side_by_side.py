@@ -386,6 +386,7 @@ class TimingGroup:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Return the names of the subjects that can be timed."""
         return tuple(self._names)
 
     def add(self, name: str, open_one: Callable[[], AbstractContextManager[Launchable]]) -> bool:

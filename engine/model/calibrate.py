@@ -59,7 +59,7 @@ _LEAST_EFFECT = 5e-4
 _ASSUMED_NOISE = 0.05
 _LEAST_NOISE = 0.02
 _STEP = 0.1
-# A time shorter than this share of the peak's has a wrong unit.
+# A time shorter than this share of the time at peak rates has a wrong unit.
 _POSSIBLE = 0.5
 # A kernel is assumed to skip absent keys if that reduces the error to this share.
 _CLEARLY_BETTER = 0.5
@@ -77,9 +77,11 @@ class Points:
     curve: CtaCurve | None = None  # simulated CTA times; None: assumed
 
     def without(self, i: int) -> Points:
+        """Return all points but the i-th."""
         return self._take(~_one(i, len(self.measurements)))
 
     def only(self, i: int) -> Points:
+        """Return the i-th point alone."""
         return self._take(_one(i, len(self.measurements)))
 
     def _take(self, keep: BoolArray) -> Points:
@@ -235,6 +237,7 @@ class LeaveOneOut:
 
     @property
     def worst_error(self) -> float:
+        """Return the largest |error|."""
         return float(np.max(np.abs(self.errors)))
 
     @property
@@ -286,6 +289,7 @@ def log_total_of(
 
 
 def log_parameters(parameters: Parameters) -> FloatArray:
+    """Return the logarithms of the parameters, in the order of `PARAMETER_NAMES`, `[4]`."""
     return np.log([getattr(parameters, name) for name in PARAMETER_NAMES])
 
 

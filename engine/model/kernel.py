@@ -232,6 +232,7 @@ class Estimate:
 
     @property
     def resources(self) -> tuple[Resources, ...]:
+        """Return the resources of each pass."""
         return tuple(p.resources for p in self.passes)
 
     def power_limit_note(self, tensor_flops: float, instructions: float) -> str:
@@ -443,6 +444,7 @@ class Kernel:
 
     @property
     def config(self) -> dict[str, int]:
+        """Return the config, in the variant's order of tunables."""
         return dict(self.values)
 
     def __hash__(self) -> int:

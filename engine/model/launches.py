@@ -64,6 +64,7 @@ class Launches:
 
     @property
     def size(self) -> int:
+        """Return n, the number of problems."""
         return len(self.batch)
 
     def take(self, keep: npt.NDArray[Any]) -> Launches:
@@ -137,6 +138,7 @@ class BatchedShape:
 
     @property
     def twice_scores(self) -> Any:
+        """Return `Problem.twice_scores` at each batch."""
         return self.batch * self.twice_scores_each
 
 

@@ -48,7 +48,7 @@ class Measurement:
 
     @property
     def place(self) -> str:
-        """Return `line 7`, or the problem if there is no file."""
+        """Return `line 7`, or the problem's label if there is no file."""
         return self.problem.label() if self.line is None else f"line {self.line}"
 
 
@@ -168,6 +168,7 @@ class ProblemRow:
     cells: Mapping[str, str]
 
     def measurement(self) -> Measurement:
+        """Return the measured launch; times are converted to µs."""
         sdpa = self.cells.get("sdpa_ms")
         return Measurement(
             problem=self.problem(),
@@ -253,10 +254,12 @@ _NAME = re.compile(r"[0-9a-f]{16}")
 
 
 def csv_folder() -> Path:
+    """Return the folder of stored tables."""
     return data_folder() / "measurements"
 
 
 def is_csv_name(text: str) -> bool:
+    """Return True if the text may be the name of a stored table."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -279,7 +282,7 @@ def keep_csv(data: bytes, most_files: int = _MOST_FILES) -> str:
     path = folder / f"{name}.csv"
     if path.is_file():
         return name
-    with files.as_sentence(f"The table cannot be kept in {folder}", "a link will not carry it"):
+    with files.as_sentence(f"The table cannot be stored in {folder}", "a link to it will not work"):
         files.make_folder(folder)
         files.write(path, data)
     _remove_oldest(folder, most_files)

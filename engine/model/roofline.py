@@ -37,6 +37,7 @@ class Roofs:
     dram_gb_per_s: float  # the vendor's figure
 
     def gb_per_s(self, level: Level) -> float:
+        """Return the bandwidth of a memory level."""
         return self.l2_gb_per_s if level == "L2" else self.dram_gb_per_s
 
     def ridge(self, level: Level) -> float:
@@ -45,6 +46,7 @@ class Roofs:
 
     @property
     def ridges(self) -> dict[Level, float]:
+        """Return the ridge of each memory level, in FLOP/B."""
         return {level: self.ridge(level) for level in LEVELS}
 
     def attainable_tflops(self, level: Level, intensity: float) -> float:
@@ -84,6 +86,7 @@ class LaunchWork:
     threads: int  # of the main pass
 
     def bytes_from(self, level: Level) -> float:
+        """Return the bytes that the launch reads from and writes to a memory level."""
         return self.l2_bytes if level == "L2" else self.dram_bytes
 
     def intensity(self, level: Level) -> float | None:
@@ -210,9 +213,7 @@ def roofs_table(roofs: Roofs) -> Table:
     """Return the roofs as a table."""
     rows = [(roofs.math_name, f"{roofs.math_tflops:.3g} TFLOP/s", "", "the GPU's figure")]
     for level in LEVELS:
-        known = (
-            "all SMs together, as the simulation has it" if level == "L2" else "the GPU's figure"
-        )
+        known = "all SMs together, as in the simulation" if level == "L2" else "the GPU's figure"
         speed = f"{roofs.gb_per_s(level):,.0f} GB/s"
         rows.append((level, speed, f"{roofs.ridge(level):,.3g}", known))
     return Table(

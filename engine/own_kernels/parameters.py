@@ -76,15 +76,18 @@ def usual_number(name: str) -> str:
 
 
 def is_known_template(parameter: Parameter) -> bool:
+    """Return True if a template parameter is the head dimension or the causal switch."""
     key = joined_words(parameter.name)
     return is_head_dim(key) or key in SIZES["causal"].split()
 
 
 def is_head_dim(key: str) -> bool:
+    """Return True if joined words (`joined_words`) name the head dimension."""
     return key in (*SIZES["head_dim"].split(), "kheaddim", "khd", "kd", "kdim", "headdimension")
 
 
 def words_of(name: str) -> list[str]:
+    """Split a name into words: `numHeads_kv` into num, heads, kv."""
     parts = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower().split("_")
     return [part for part in parts if part]
 
@@ -113,6 +116,7 @@ def tensor_named(words: list[str]) -> str:
 
 
 def has_word(words: list[str], stem: str) -> bool:
+    """Return True if a word contains the stem."""
     return any(stem in word for word in words)
 
 

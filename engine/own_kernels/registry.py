@@ -161,8 +161,8 @@ def bring_files(contents: Mapping[str, bytes]) -> list[Path]:
     for name in contents:
         if not _BROUGHT.fullmatch(name):
             raise InvalidKernel(
-                f"{name} is no name of a source: bring .cu, .cuh, .h, .hpp, .inl, .toml and "
-                ".cubin files, without folders.",
+                f"{name} is not a valid name of a source: give .cu, .cuh, .h, .hpp, .inl, .toml "
+                "and .cubin files, without folders.",
                 code="file_not_of_source",
             )
     if not any(name.endswith(".cu") for name in contents):

@@ -136,7 +136,7 @@ class _Bench:
             self._enter(group, entrant, evaluation, inputs)
         finalists = list(group.names)
         if limited and len(finalists) > MAX_FINALISTS:
-            finalists = self._heat(group)
+            finalists = self._fastest_in_short_run(group)
         if not finalists:
             raise MeasureError(self._none_ready(group), code="none_measurable")
         names = baseline_names(self.problem)
@@ -195,7 +195,7 @@ class _Bench:
         backend = cast("CudaBackend", self.evaluator.backend("cuda"))
         group.add(entrant.name, partial(backend.timer, plan, inputs, checked.correctness))
 
-    def _heat(self, group: TimingGroup) -> list[str]:
+    def _fastest_in_short_run(self, group: TimingGroup) -> list[str]:
         """Return the fastest kernels of a short run."""
         self.stage("A first short run")
         names = list(group.names)
@@ -219,7 +219,7 @@ class _Bench:
         if not group.failures:
             return f"No variant of the ladder takes {self.problem.label()} on this GPU."
         name, why = next(iter(group.failures.items()))
-        return f"None of our kernels can be measured on {self.problem.label()}; {name}: {why}"
+        return f"None of the kernels can be measured on {self.problem.label()}; {name}: {why}"
 
     def _result(
         self,

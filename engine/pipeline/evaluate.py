@@ -59,6 +59,7 @@ class Evaluator:
         self.close()
 
     def close(self) -> None:
+        """Close all backends and end their child processes. Safe to call twice."""
         for backend in self._backends.values():
             backend.close()
         self._backends.clear()
@@ -82,6 +83,7 @@ class Evaluator:
         return cuda.gpu_error if cuda is not None else None
 
     def backend(self, name: BackendName) -> Backend:
+        """Return the backend with this name, created at the first call."""
         if name not in self._backends:
             if name == "cuda":
                 from engine.backends.cuda import CudaBackend

@@ -111,6 +111,7 @@ class EvaluationRun:
         )
 
     def outcome(self) -> EvaluationOutcome:
+        """Run all steps and return their result."""
         evaluation = self._evaluate()
         predicted = None
         if self.estimate is not None and (self.simulates or self.estimate.by_machine_code):

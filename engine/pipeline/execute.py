@@ -241,6 +241,7 @@ class PartialRun:
 
     @property
     def part(self) -> Part:
+        """Return the chosen CTAs."""
         return self.chosen.part
 
     def prepare(self, seed: int, kind: InputKind) -> Prepared:
@@ -257,6 +258,7 @@ class PartialRun:
         return Prepared(inputs, expected)
 
     def run(self, inputs: Inputs) -> RunResult:
+        """Execute the chosen CTAs on the inputs of `prepare`."""
         return self.backend.run_part(self.plan, self.chosen, inputs, self.options)
 
     def relabel(self, correctness: Correctness) -> Correctness:

@@ -56,7 +56,7 @@ class SplitChoice(Stored):
 
 
 @dataclass(frozen=True, slots=True)
-class Instead(Stored):
+class InvariantAlternative(Stored):
     """An invariant kernel to use instead of one that is not, and its cost."""
 
     kernel: str  # with its config
@@ -72,7 +72,7 @@ class BatchInvariance(Stored, Tabular):
     problem: Problem  # the compared sequence
     comparisons: tuple[Comparison, ...]  # of the requested config, then of other numbers of splits
     choice: SplitChoice | None  # if another number of splits gives other bits
-    instead: Instead | None = None  # if the kernel is not invariant
+    instead: InvariantAlternative | None = None  # if the kernel is not invariant
 
     @property
     def is_invariant(self) -> bool:
@@ -175,7 +175,9 @@ def batch_invariance(
     resolved = resolve(request, evaluator.history)
     kernel = resolved.kernel
     if kernel is None:
-        raise InvalidProblem(f"Batch-invariance is of a kernel on a GPU: {resolved.device_reason}")
+        raise InvalidProblem(
+            f"Batch-invariance is checked for a target GPU: {resolved.device_reason}"
+        )
     asked = kernel.config.get(SPLITS)
     executed = _with_few_ctas(kernel)
     whole = _uneven(executed, _one_sequence(request.problem))
@@ -186,7 +188,7 @@ def batch_invariance(
     compared += [run.compare(other, 1, "in_order", first) for other in others]
     found = BatchInvariance(kernel.variant.id, whole, tuple(compared), None)
     if not found.is_invariant:
-        return replace(found, instead=_instead(run, kernel, batch))
+        return replace(found, instead=_find_alternative(run, kernel, batch))
     if asked is None or not found.depends_on_splits:
         return found
     problems = [
@@ -311,7 +313,7 @@ def _with_other_splits(kernel: Kernel) -> list[Kernel]:
     return [kernel.with_config(**{SPLITS: value}) for value in values if value != asked]
 
 
-def _instead(run: _Run, kernel: Kernel, batch: int) -> Instead | None:
+def _find_alternative(run: _Run, kernel: Kernel, batch: int) -> InvariantAlternative | None:
     """Return the fastest of `auto`'s candidates that is invariant; None if there is none or its
     cost is not known."""
     asked, history = run.request.problem, run.evaluator.history
@@ -329,7 +331,7 @@ def _instead(run: _Run, kernel: Kernel, batch: int) -> Instead | None:
         executed = _with_few_ctas(other)
         rival = replace(run, problem=_uneven(executed, run.problem))
         if not any(c.differing for c in rival.alone_and_in(batch, executed)[1]):
-            return Instead(other.describe(), us / own_us, asked.batch)
+            return InvariantAlternative(other.describe(), us / own_us, asked.batch)
     return None
 
 

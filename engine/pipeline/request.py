@@ -99,6 +99,7 @@ class ResolvedRequest:
 
     @property
     def config(self) -> dict[str, int]:
+        """Return the value of every tunable."""
         return self.config_origin.values
 
     @property
@@ -290,10 +291,12 @@ class Preview:
 
     @property
     def passes(self) -> tuple[PassReport, ...]:
+        """Return resources and occupancy of each pass; empty before the kernel is compiled."""
         return self.estimate.passes if self.estimate is not None else ()
 
     @property
     def latency(self) -> Latency | None:
+        """Return the estimated latency; None if there is none."""
         return self.estimate.latency if self.estimate is not None else None
 
     @cached_property

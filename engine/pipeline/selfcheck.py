@@ -94,6 +94,7 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def versions() -> str:
+    """List the versions of Python and of the packages that Attune uses."""
     environment = collect_environment()
     packages = [f"{name} {environment[name] or 'not installed'}" for name in _PACKAGES]
     return f"Python {environment['python']}, {', '.join(packages)}."
@@ -124,6 +125,7 @@ def gpu_compiler(device: DeviceSpec) -> str:
 
 
 def host_compiler() -> str:
+    """Find the C++ compiler of host builds and return its version."""
     return f"{find_toolchain().version}."
 
 
@@ -158,6 +160,7 @@ _READINGS = 200
 
 
 def driver() -> str:
+    """Compare the GPU as CUDA, NVML and the device table describe it."""
     if (why := why_not_cuda()) is not None:
         raise ToolMissing(why)
     local = detect_local()
@@ -175,6 +178,7 @@ def launch(backend: CudaBackend) -> str:
 
 
 def first_plan() -> LaunchPlan:
+    """Return the launch of the first variant of the ladder on `PROBLEM`."""
     return make_plan(LADDER[0], PROBLEM, LADDER[0].default_config())
 
 

@@ -68,6 +68,7 @@ class SweepRow:
         elapsed_s: float,
         location: Location = UNKNOWN_LOCATION,
     ) -> Self:
+        """Return the row of an evaluation, which took `elapsed_s` seconds."""
         return cls.from_result(point.id, encode(evaluation), elapsed_s, location)
 
     @classmethod
@@ -167,6 +168,7 @@ def compare_rows(row: SweepRow, against: SweepRow) -> Verdict:
 
 
 def problem_columns(problem: Problem) -> dict[str, Any]:
+    """Return the problem's label and its fields, as columns of a table."""
     return {
         "problem": problem.label(),
         **{f.name: getattr(problem, f.name) for f in fields(problem)},

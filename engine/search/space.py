@@ -54,6 +54,7 @@ class SweepOptions(Stored):
     def request(
         self, variant: str, problem: Problem, config: Mapping[str, int]
     ) -> EvaluationRequest:
+        """Return the request of one point."""
         return EvaluationRequest(
             variant=variant, problem=problem, config=dict(config), **asdict(self)
         )

@@ -35,6 +35,8 @@ class Entry:
 
 
 class Folder(Protocol):
+    """Interface of the folder or bucket in which a store keeps its files."""
+
     @property
     def url(self) -> str: ...
 

@@ -204,8 +204,8 @@ def _worst(goal: Goal, figures: Sequence[Figure]) -> Figure:
 
 def _aim(goal: Goal) -> str:
     if goal.metric == "latency_us":
-        return f"the {format_us(goal.value)} aimed at"
-    return f"the {goal.value:g}× aimed at"
+        return f"the target of {format_us(goal.value)}"
+    return f"the target of {goal.value:g}×"
 
 
 def _shown(goal: Goal, figure: Figure) -> str:
@@ -352,6 +352,7 @@ _MAX_BYTES = 16 << 20
 
 
 def pinned_path() -> Path:
+    """Return the file of the pinned baseline."""
     return data_folder() / "pinned.json"
 
 

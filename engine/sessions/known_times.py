@@ -77,7 +77,7 @@ class _KeptSession(_Kept):
 _AnyKept = TypeVar("_AnyKept", bound=_Kept)
 
 
-class _Asked(NamedTuple):
+class _Query(NamedTuple):
     """A query for times; empty fields match all."""
 
     device: str = ""
@@ -106,7 +106,7 @@ class _Asked(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Answer:
+class _QueryResult:
     """The times of one query read so far, by file."""
 
     files: dict[str, str] = field(default_factory=dict)  # files read: name → key
@@ -165,7 +165,7 @@ class KnownTimes:
         self._left_s = dict.fromkeys((True, False), 0.0)  # key: the query names a problem
         self._infos: list[SnapshotInfo] = []
         self._listing = 0  # counts the listings with changes
-        self._answers: dict[_Asked, _Answer] = {}
+        self._answers: dict[_Query, _QueryResult] = {}
         self._sessions: dict[Path, _OfSession] = {}
         self._lock = threading.Lock()
         self._next_look = 0.0
@@ -199,23 +199,23 @@ class KnownTimes:
 
     def all(self) -> tuple[KnownTime, ...]:
         """Return all times."""
-        return self._times(_Asked())
+        return self._times(_Query())
 
     def on(
         self, device: str, problem: Problem | None = None, name: str = ""
     ) -> tuple[KnownTime, ...]:
         """Return the times of one GPU, optionally of one problem or kernel name."""
-        return self._times(_Asked(device, problem, name))
+        return self._times(_Query(device, problem, name))
 
     def at(self, problem: Problem, device: str) -> tuple[KnownTime, ...]:
         """Return the times of one problem on one GPU: kernels and PyTorch's attention."""
         return self.on(device, problem)
 
-    def _times(self, asked: _Asked) -> tuple[KnownTime, ...]:
+    def _times(self, asked: _Query) -> tuple[KnownTime, ...]:
         if time.monotonic() > self._next_look:
             self.refresh()
         with self._lock:
-            answer = self._answers.setdefault(asked, _Answer())
+            answer = self._answers.setdefault(asked, _QueryResult())
             if answer.unread or answer.listing != self._listing:
                 infos = [info for info in self._infos if asked.may_be_in(info)]
                 unread = [info for info in infos if info.name not in answer.files]
@@ -226,7 +226,7 @@ class KnownTimes:
             of_sessions = chain.from_iterable(self._sessions.values())
             return (*answer.joined, *filter(asked.holds, of_sessions))
 
-    def _read(self, asked: _Asked, answer: _Answer, infos: Sequence[SnapshotInfo]) -> int:
+    def _read(self, asked: _Query, answer: _QueryResult, infos: Sequence[SnapshotInfo]) -> int:
         """Add the times of these files to the answer; return how many files there was no time
         for."""
         for done in range(0, len(infos), self._at_once):
@@ -395,6 +395,7 @@ class Score:
 
     @property
     def is_same_source(self) -> bool:
+        """Return True if the predicted source was also the timed one."""
         sha256 = self.time.source_sha256
         return bool(sha256) and sha256 == self.prediction.source_sha256
 
@@ -405,6 +406,7 @@ class Score:
 
     @property
     def counts(self) -> bool:
+        """Return True if the score says how good predictions are."""
         return self.is_same_source and self.came_first
 
     @property
@@ -424,14 +426,15 @@ class Ledger:
 
     @property
     def counted(self) -> tuple[Score, ...]:
+        """Return the scores that count."""
         return tuple(score for score in self.scores if score.counts)
 
     @property
     def reason(self) -> str:
         """Return one sentence that sums up the scores that count."""
         counted = self.counted
-        wait = "prediction waits" if self.waiting == 1 else "predictions wait"
-        waiting = f"{self.waiting:,} {wait} for a time."
+        wait = "prediction has" if self.waiting == 1 else "predictions have"
+        waiting = f"{self.waiting:,} {wait} no measured or recorded time yet."
         if not counted:
             return f"No prediction was measured yet. {waiting}"
         inside = sum(score.is_inside for score in counted)

@@ -117,7 +117,7 @@ def _occupancies(charts: Any, evaluations: Iterable[Evaluation]) -> list[Figure]
     shown = bars[:MAX_POINTS]
     if not shown:
         return []
-    remark = f"Active warps of the most that an SM holds. {_left_out(bars, shown)}".strip()
+    remark = f"Active warps as a share of an SM's maximum. {_left_out(bars, shown)}".strip()
     return [Figure("Occupancy of every pass", charts.occupancies(shown, LIGHT.accent), remark)]
 
 

@@ -126,6 +126,7 @@ class Session:
 
     @property
     def error_maps(self) -> tuple[StoredErrorMap, ...]:
+        """Return the error maps of the evaluations."""
         self._read()
         return tuple(self._maps)
 
@@ -183,6 +184,7 @@ class Session:
         return goal_status(self.target, self.evaluations, self.title) if self.target else None
 
     def timeline(self) -> list[TimelineRow]:
+        """Return the timeline with gains, in the order of its entries."""
         self._read()
         return timeline_rows(self._timeline, self._evaluations)
 
@@ -328,7 +330,7 @@ def working_folder() -> Path:
 def start_session(title: str = "", *, folder: Path | None = None) -> Session:
     """Start a session with a journal in `folder` (by default the user's data folder)."""
     folder = folder or working_folder()
-    with files.as_sentence(f"The folder {folder} for sessions cannot be made"):
+    with files.as_sentence(f"The folder {folder} for sessions cannot be created"):
         files.make_folder(folder)
     session_id = uuid.uuid4().hex
     return begin_session(folder / f"{session_id}.jsonl", session_id=session_id, title=title)

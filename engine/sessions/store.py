@@ -109,6 +109,7 @@ class Index:
 
 
 def key_of(entry: Entry) -> str:
+    """Return a key that changes with the file's content."""
     return f"{entry.size_bytes} {entry.stamp}"
 
 
@@ -137,6 +138,7 @@ class SnapshotInfo:
 
     @property
     def title(self) -> str:
+        """Return the session's title; the file's name if it cannot be read."""
         return self.summary.title if self.summary else self.name
 
     @property

@@ -275,6 +275,7 @@ def setup_table(snapshot: Snapshot) -> Table:
 
 
 def results_table(evaluations: Iterable[Evaluation]) -> Table:
+    """Return status, latency, TFLOP/s and speed-up of every evaluation."""
     return Table.of(
         "Results",
         (
@@ -306,6 +307,7 @@ def holds_baselines_alone(evaluations: Sequence[Evaluation]) -> bool:
 
 
 def baselines_table(evaluations: Iterable[Evaluation]) -> Table:
+    """Return the times of PyTorch's attention beside each evaluation."""
     return Table.of(
         "Baselines",
         (
@@ -368,6 +370,7 @@ def _batch_rows(group: list[tuple[int, float, Evaluation]]) -> Iterator[dict[str
 
 
 def correctness_table(evaluations: Iterable[Evaluation]) -> Table:
+    """Return the error figures of every checked evaluation."""
     return Table.of(
         "Correctness",
         (
@@ -504,6 +507,7 @@ def environment_table(environment: Environment) -> Table:
 
 
 def sources_table(sources: Iterable[Source]) -> Table:
+    """Return the stored source files with hashes and compiler flags."""
     return Table.of(
         "Sources",
         (
@@ -538,7 +542,7 @@ def known_times_table(times: Iterable[KnownTime], variant: Variant | None = None
                 else None,
                 "launched like": None if t.is_sdpa or is_of_this_source(t) else t.name,
                 "session": t.session,
-                "kept in": t.kept,
+                "stored in": t.kept,
             }
             for t in times
         ),

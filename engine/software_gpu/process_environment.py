@@ -79,22 +79,30 @@ def driver_folder() -> Path:
     toolchain, include = find_toolchain(), find_include_dir((cuda_and_cupy()[0], 0))
 
     def build(folder: Path) -> None:
-        missing = folder / "missing.cpp"
-        missing.write_text(_missing_of_driver(toolchain, include), encoding="utf-8")
         # Only libcuda has a soname, so that NVML, loaded by its path, does not replace another one.
-        for source, name, more in (
-            (
-                "driver.cpp",
-                "libcuda.so.1",
-                (str(missing), "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", "-ldl"),
-            ),
-            ("nvml.cpp", "libnvidia-ml.so.1", ()),
-        ):
-            _compile(toolchain, [str(_NATIVE / source), f"-I{include}", *more], folder / name)
+        _compile(toolchain, driver_arguments(toolchain, include, folder), folder / "libcuda.so.1")
+        nvml = [str(_NATIVE / "nvml.cpp"), f"-I{include}"]
+        _compile(toolchain, nvml, folder / "libnvidia-ml.so.1")
 
     request = _NATIVE.parents[1] / "machine_code" / "native" / "request.h"
     sources = (request, *sorted(_NATIVE.rglob("*")))
     return _kept("driver", build, toolchain, sources, str(include))
+
+
+def driver_arguments(toolchain: Toolchain, include: Path, folder: Path) -> list[str]:
+    """Return the C++ compiler's arguments that build libcuda.so.1, apart from its general flags.
+
+    Args:
+        include: the folder of cuda.h.
+        folder: where a source with the functions that are not implemented is written.
+
+    Raises:
+        CompileError: cuda.h does not compile.
+    """
+    missing = folder / "missing.cpp"
+    missing.write_text(_missing_of_driver(toolchain, include), encoding="utf-8")
+    linked = ("-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", "-ldl")
+    return [str(_NATIVE / "driver.cpp"), str(missing), f"-I{include}", *linked]
 
 
 def _missing_of_driver(toolchain: Toolchain, include: Path) -> str:
@@ -264,7 +272,7 @@ def _kept(
     sources: Sequence[Path],
     *key: str,
 ) -> Path:
-    """Return the folder that `build` fills from `sources`, from the cache if it exists."""
+    """Return the folder that `build` fills, from the cache if it exists."""
     digest = hashlib.sha256()
     for part in (*toolchain.command, toolchain.version, *_FLAGS, *key):
         digest.update(f"{part}\0".encode())

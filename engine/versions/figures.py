@@ -453,7 +453,7 @@ def compare_figures(
         verdict = GateVerdict.COUNTED_WORSE if worse else GateVerdict.COUNTED_BETTER
         what = describe_change(name, first, second)
         if worse and is_faster and name not in _SPILLS:
-            what += ", as the price of the time"
+            what += ", but the kernel is faster"
         findings.append(Finding(verdict, what, worse and (not is_faster or name in _SPILLS)))
     return tuple(sorted(findings, key=lambda f: not f.is_regression))
 

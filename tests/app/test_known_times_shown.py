@@ -56,7 +56,7 @@ def history_of(*times: KnownTime) -> History:
 
 
 def known_tables(at) -> list:
-    return [d.value for d in at.dataframe if "kept in" in d.value]
+    return [d.value for d in at.dataframe if "stored in" in d.value]
 
 
 def test_the_shipped_study_stands_beside_the_prediction(open_app):

@@ -80,8 +80,8 @@ def names_read_in(folder: str) -> Iterator[str]:
     """Return the key expressions in the calls of `url_state`."""
     first = {"seed", "value_of", "chosen", "remembered", "keep", "write"}
     second = {"tabs"}
-    third = {"number", "amount", "number_or_none", "text", "toggle", "several", "select"}
-    third |= {"amount_or_none", "one_or_none", "segments", "stops", "slider"}
+    third = {"number", "amount", "number_or_none", "text", "toggle", "multiselect", "select"}
+    third |= {"amount_or_none", "optional_select", "segments", "number_slider", "slider"}
     places = {**dict.fromkeys(first, 0), **dict.fromkeys(second, 1), **dict.fromkeys(third, 2)}
     for path in (APP / folder).rglob("*.py"):
         tree = ast.parse(path.read_text("utf-8"))

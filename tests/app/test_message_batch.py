@@ -58,7 +58,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> _Run:
 
 
 def test_they_wait_for_what_is_to_be_seen(run: _Run) -> None:
-    with message_batch.together(60):
+    with message_batch.batched(60):
         run.enqueue("head")
         run.enqueue("tile")
         assert run.sent == []
@@ -72,7 +72,7 @@ def test_they_wait_for_what_is_to_be_seen(run: _Run) -> None:
 
 
 def test_a_long_run_shows_what_it_has(run: _Run) -> None:
-    with message_batch.together(0.01):
+    with message_batch.batched(0.01):
         for number in range(200):
             run.enqueue(str(number))
             time.sleep(0.0005)
@@ -83,7 +83,7 @@ def test_a_long_run_shows_what_it_has(run: _Run) -> None:
 
 
 def _end_early(run: _Run) -> None:
-    with message_batch.together():
+    with message_batch.batched():
         run.enqueue("head")
         run.stops = True
         run.enqueue("never")
@@ -96,7 +96,7 @@ def test_a_run_that_ends_early_says_what_it_said(run: _Run) -> None:
 
 
 def test_another_thread_holds_nothing_back(run: _Run) -> None:
-    with message_batch.together():
+    with message_batch.batched():
         run.enqueue("head")
         other = threading.Thread(target=message_batch.send)
         other.start()
@@ -105,7 +105,7 @@ def test_another_thread_holds_nothing_back(run: _Run) -> None:
 
 
 def test_the_frame_of_a_page_waits_for_nothing(run: _Run) -> None:
-    with message_batch.together():
+    with message_batch.batched():
         run.enqueue("head")
         run.enqueue_frame("navigation")
         assert run.sent == ["navigation"]
@@ -114,7 +114,7 @@ def test_the_frame_of_a_page_waits_for_nothing(run: _Run) -> None:
 
 def test_an_element_the_browser_has_keeps_its_place(run: _Run) -> None:
     """An element sent before its container would leave the page blank."""
-    with message_batch.together():
+    with message_batch.batched():
         run.enqueue("container")
         run.enqueue_known("chart")
         run.enqueue("table")

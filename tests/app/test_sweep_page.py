@@ -14,7 +14,7 @@ from pandas import DataFrame
 from sweep_data import rows_of, spec
 from words import says
 
-from app.shared.palette import CATEGORICAL, DARK, apart
+from app.shared.palette import CATEGORICAL, DARK, made_distinct
 from app.sweep import charts as sweep_charts
 from app.sweep import frames
 from app.sweep.cost_estimate import estimate
@@ -198,7 +198,7 @@ def test_charts_draw_the_engine_frames():
     winners = DataFrame([winner_line(*key, group) for key, group in by_problem(rows).items()])
     cells = sweep_charts.winner_map(winners, COLORS, DARK)
     assert cells.data[0].z.shape == (1, 2)
-    assert apart(["#1", "#2", "#1"]) == ["#1", "#2", CATEGORICAL[0]]
+    assert made_distinct(["#1", "#2", "#1"]) == ["#1", "#2", CATEGORICAL[0]]
     assert [list(cells.data[1].customdata)] == [winners["point"].to_list()]
     one_problem = timed[timed["problem"] == timed["problem"].iloc[0]]
     lines = sweep_charts.parallel(*parallel_coordinates(one_problem), DARK)

@@ -224,7 +224,7 @@ def main() -> None:
             rest(server)
             for tab in ("Latency", "Occupancy"):
                 app.tab(tab)
-                app.see({"Latency": "What the prediction", "Occupancy": "Limiting resource"}[tab])
+                app.see({"Latency": "Terms of the", "Occupancy": "Limiting resource"}[tab])
                 for rest_s, how in ((0.4, "a step at a time"), (0.0, "each step at once")):
                     print(f"\n{tab} tab open, {how}")
                     steps(app, server, samples, rest_s)

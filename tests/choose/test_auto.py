@@ -404,10 +404,7 @@ def test_the_command_line_names_kernel_and_reason(
 
 
 class Compiled(Simulated):
-    """A history in which every kernel is compiled and none has a time."""
-
-    def __init__(self) -> None:
-        super().__init__(work="compile")
+    """A history that compiles every kernel and has no time of any."""
 
     def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
         return kernel.resources(problem)
@@ -423,7 +420,7 @@ def test_what_auto_takes_for_presets_does_not_spill(
     for preset in presets():
         for direction in ("forward", "backward"):
             problem = replace(preset.problem, direction=direction)
-            kernel = choose(problem, device, history=Compiled()).kernel
+            kernel = choose(problem, device, history=Compiled(work="compile")).kernel
             if not fits(kernel, problem):
                 continue  # no kernel supports the preset
             key = (kernel.variant.id, kernel.variant.defines(problem, kernel.config))

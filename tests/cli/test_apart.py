@@ -14,7 +14,7 @@ import pytest
 from words import raises
 
 from engine.base.errors import AttuneError, CompileError, UnknownName
-from engine.cli.sass import run_apart
+from engine.cli.sass import run_in_process
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,7 +43,7 @@ def waits(_: argparse.Namespace) -> int:
 
 
 def test_it_prints_here_and_gives_its_code(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_apart(prints, argparse.Namespace(code=3), "k.cubin") == 3
+    assert run_in_process(prints, argparse.Namespace(code=3), "k.cubin") == 3
     assert capfd.readouterr().out == "over^Mwritten\n"
 
 
@@ -59,13 +59,13 @@ def test_its_end_is_one_sentence(
     work, kind: type[AttuneError], code: str, facts: tuple[str, ...]
 ) -> None:
     with raises(kind, code, *facts):
-        run_apart(work, argparse.Namespace(), "k.cubin")
+        run_in_process(work, argparse.Namespace(), "k.cubin")
 
 
 @pytest.mark.slow
 def test_it_is_ended_when_it_takes_too_long() -> None:
     with raises(CompileError, "reading_time_limit"):
-        run_apart(waits, argparse.Namespace(), "k.cubin", most_s=1)
+        run_in_process(waits, argparse.Namespace(), "k.cubin", most_s=1)
 
 
 PARENT = """
@@ -74,7 +74,7 @@ sys.path[:0] = sys.argv[1:]
 if __name__ == "__main__":
     import argparse, test_apart
     print("started", flush=True)
-    test_apart.run_apart(test_apart.says_who_it_is, argparse.Namespace(), "k.cubin")
+    test_apart.run_in_process(test_apart.says_who_it_is, argparse.Namespace(), "k.cubin")
 """
 
 

@@ -17,7 +17,7 @@ from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.invariance import (
     BatchInvariance,
     Comparison,
-    Instead,
+    InvariantAlternative,
     SplitChoice,
     batch_invariance,
     cheapest_splits,
@@ -120,7 +120,7 @@ def test_the_cost_of_the_same_bits_is_in_the_sentence() -> None:
     apart = Comparison(5, None, "in_order", 7, 1e-4)
     words = {1.04: "takes 4% longer", 1.0: "takes as long", 0.9: "takes 10% less time"}
     for slowdown, price in words.items():
-        instead = Instead("v11 block_m=64", slowdown, 44)
+        instead = InvariantAlternative("v11 block_m=64", slowdown, 44)
         found = BatchInvariance("v13", Problem(1, 1, 512, 64), (apart,), None, instead)
         assert says(found.sentence, "other_kernel_same_bits", "v11 block_m=64", price, "B=44")
 

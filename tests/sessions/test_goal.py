@@ -30,7 +30,7 @@ def speedup(value: float, **filters: Any) -> Goal:
     ("value", "state", "name", "fact"),
     [
         (1.9, "met", "goal_met", "v05 at B1 H1 S128 D64 fp16 over flash"),
-        (2.0, "undecided", "goal_undecided", "the 2× aimed at"),
+        (2.0, "undecided", "goal_undecided", "the target of 2×"),
         (2.5, "missed", "missed_by", "20%"),
     ],
 )

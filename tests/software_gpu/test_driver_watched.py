@@ -11,15 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from engine.base.cxx import find_toolchain
 from engine.cuda_source import compile_kernel
 from engine.cuda_source.toolkit import find_include_dir
-from engine.software_gpu.process_environment import cuda_and_cupy, software_environment
+from engine.software_gpu.process_environment import (
+    cuda_and_cupy,
+    driver_arguments,
+    software_environment,
+)
 
 pytest.importorskip("cuda.bindings", reason="cuda-bindings, which call the driver, are missing")
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-NATIVE = ROOT / "engine" / "software_gpu" / "native"
 EMULATOR = ROOT / "engine" / "machine_code" / "native" / "execute.cpp"
 WATCHED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 KERNELS = """
@@ -51,9 +55,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("driver")
     common = ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-w", *WATCHED]
     include = find_include_dir((cuda_and_cupy()[0], 0))
-    driver = ["-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", "-ldl", f"-I{include}"]
+    driver = driver_arguments(find_toolchain(), include, folder)
     builds = (
-        [*common, str(NATIVE / "driver.cpp"), *driver, "-o", str(folder / "libcuda.so.1")],
+        [*common, *driver, "-o", str(folder / "libcuda.so.1")],
         # As in use: with the processor's vector instructions.
         [*common, "-Wno-psabi", "-march=native", str(EMULATOR), "-o", str(folder / "execute.so")],
     )

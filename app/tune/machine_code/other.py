@@ -25,6 +25,8 @@ _SEEN = "machine_code_seen"  # in the tab's state: by request, the newest code a
 
 @dataclass(frozen=True, slots=True)
 class Other:
+    """The kernel to compare with; `is_before`: the selected kernel before its last edit."""
+
     name: str
     reading: Reading
     predicted: Latency | None

@@ -117,7 +117,7 @@ _kept: list[object] = []  # objects that must not be destroyed before the proces
 
 
 def keep_until_exit(objects: object, end: Callable[[], object] | None = None) -> None:
-    """Keep CUDA objects until the process exits, which it then does without destructors.
+    """Keep CUDA objects until the process exits, and exit without running destructors.
 
     Args:
         end: called at the interpreter's exit; default `end_process`.
@@ -139,7 +139,7 @@ def end_stuck_process(what: str) -> NoReturn:
     """Report which CUDA call does not return, and exit."""
     with contextlib.suppress(OSError, ValueError):
         print(
-            f"error: The CUDA call {what} has not come back for {STUCK_AFTER_S:g} s, so a kernel "
+            f"error: The CUDA call {what} has not returned for {STUCK_AFTER_S:g} s, so a kernel "
             "probably runs for ever: this process ends, and the driver stops the kernel with it.",
             file=sys.stderr,
         )

@@ -55,7 +55,7 @@ class CudaBackend:
                     code="gpu_busy",
                 ) from error
         self._calls = calls
-        self._gpu_error: str | None = None  # why no further CUDA call of this process can succeed
+        self._gpu_error: str | None = None  # why CUDA calls in this process fail from now on
 
     @property
     def name(self) -> BackendName:
@@ -127,7 +127,7 @@ class CudaBackend:
 
     @property
     def gpu_error(self) -> str | None:
-        """Return why all further CUDA calls of this process fail; None if they need not."""
+        """Return why all further CUDA calls of this process fail; None if they do not."""
         return self._gpu_error
 
     def close(self) -> None:

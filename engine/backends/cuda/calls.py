@@ -158,21 +158,21 @@ class GpuCalls(Protocol):
 # Codes shared by cudaError_t and CUresult (driver_types.h, cuda.h): meaning and remedy.
 _HINT_CHECK = "run it on the CPU backend's check build, which names the line"
 _MEANINGS = {
-    1: ("was launched with an argument that CUDA refuses", "compare its arguments with the pass"),
-    9: ("was launched with a grid or CTA this GPU does not take", "use fewer threads per CTA"),
+    1: ("was launched with an invalid argument", "compare its arguments with the pass"),
+    9: ("was launched with an invalid grid or CTA size", "use fewer threads per CTA"),
     209: ("was compiled for another GPU", "compile it for this one"),
-    214: ("met memory whose contents the GPU could not correct", "look at the GPU's ECC counters"),
-    700: ("read or wrote memory that is not its own", _HINT_CHECK),
+    214: ("met an uncorrectable memory error", "look at the GPU's ECC counters"),
+    700: ("accessed memory outside its buffers", _HINT_CHECK),
     701: ("needs more registers or shared memory than this GPU has", "use fewer threads per CTA"),
     702: ("ran longer than the display driver allows", "use a smaller problem"),
     710: ("failed an assertion", _HINT_CHECK),
-    714: ("ran out of stack or wrote over it", _HINT_CHECK),
-    715: ("met an illegal instruction or wrong operands of one", _HINT_CHECK),
+    714: ("overflowed or overwrote its stack", _HINT_CHECK),
+    715: ("executed an illegal instruction, or one with invalid operands", _HINT_CHECK),
     716: ("used an address that is not aligned to the width of the access", _HINT_CHECK),
     717: ("used an address of the wrong memory space", _HINT_CHECK),
     718: ("jumped to an invalid address", _HINT_CHECK),
     719: ("was stopped by the GPU", _HINT_CHECK),
-    721: ("left tensor memory allocated at its end", "free it in the kernel"),
+    721: ("ended without freeing its tensor memory", "free it in the kernel"),
 }
 _OUT_OF_MEMORY = 2
 _ILLEGAL_ADDRESS = 700
@@ -212,8 +212,8 @@ def explain(error: Exception, entry: str) -> Failure:
         said = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".: ")
         return Failure(
             Status.LAUNCH_ERROR,
-            f"{entry} could not be launched ({said}): Attune and this CuPy do not fit together. "
-            "Send what `attune selfcheck --json` prints.",
+            f"{entry} could not be launched ({said}): Attune does not support this version of "
+            "CuPy. Report it with the output of `attune selfcheck --json`.",
         )
     lost = code in LOST_CONTEXT
     if code in _MEANINGS:

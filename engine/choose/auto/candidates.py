@@ -44,13 +44,13 @@ def own_rungs(device: DeviceSpec, direction: Direction = "forward") -> list[Vari
     return [v for v in rungs if v.arch_specific and v.min_compute_capability == capability]
 
 
-def out_of_reach(device: DeviceSpec) -> str:
-    """Return a sentence on instructions that only this architecture has and that no rung uses;
-    empty if there are none."""
+def unused_instructions(device: DeviceSpec) -> str:
+    """Return a sentence on instructions that only this architecture has and no rung uses; empty if
+    there are none."""
     own = own_instructions(device)
     if not own or own_rungs(device):
         return ""
-    return f"Out of reach on {device.name}: {own}, which no rung uses or simulates."
+    return f"Not used on {device.name}: {own}, which no rung uses or simulates."
 
 
 FOLDER = Path(__file__).with_name("tables")
@@ -119,6 +119,7 @@ class Table:
         return sorted(self.rows, key=lambda row: row.distance(problem, heads))
 
     def to_text(self) -> str:
+        """Return the content of the table's file."""
         head = {
             "format": FORMAT,
             "compute_capability": self.compute_capability,
@@ -191,6 +192,7 @@ def read_table(
 
 
 def table_path(compute_capability: tuple[int, int], direction: Direction = "forward") -> Path:
+    """Return the file of a compute capability's table, which may not exist."""
     major, minor = compute_capability
     return FOLDER / f"sm_{major}{minor}{'_backward' * (direction == 'backward')}.json"
 

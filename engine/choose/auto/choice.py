@@ -23,10 +23,10 @@ from engine.choose.auto.candidates import (
     Table,
     code_digest,
     eligible,
-    out_of_reach,
     own_instructions,
     own_rungs,
     table_for,
+    unused_instructions,
 )
 from engine.devices.spec import DeviceSpec
 from engine.history import History, Time
@@ -52,7 +52,7 @@ class Choice:
     given: tuple[str, ...] = field(default=())  # tunables given by the user
     # False: not all candidates are simulated yet, so another may be faster.
     is_final: bool = True
-    time: Time | None = None  # taken or by machine code; None where it is not known
+    time: Time | None = None  # measured, recorded or simulated; None if unknown
     # False: no kernel supports the problem; evaluating this one reports why.
     is_taken: bool = True
 
@@ -78,7 +78,7 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class _Candidate:
     kernel: Kernel
-    time: Time | None  # taken or by machine code; None where it is not known
+    time: Time | None  # measured, recorded or simulated; None if unknown
 
 
 def choose(
@@ -114,7 +114,7 @@ def choose(
     if given:
         offering = [k for k in offering if fits(k, problem)]
     if not offering:
-        kernel, why = (kernels[0], "") if kernels else _by_order(problem, device, note)
+        kernel, why = (kernels[0], "") if kernels else _highest_rung(problem, device, note)
         if (invalid_values := kernel.variant.invalid_values(given)) is not None:
             raise InvalidProblem(
                 f"{AUTO} takes {kernel.variant.id} here. {invalid_values}", code="auto_takes_other"
@@ -128,7 +128,7 @@ def choose(
         return Choice(kernel, told, tuple(given), is_taken=is_taken)
     offering = list(dict.fromkeys(offering))
     # If all spill, rank them all.
-    unspilled = _unspilled(offering, problem, history) or offering
+    unspilled = _without_spills(offering, problem, history) or offering
     candidates = _ranked(unspilled, problem, history)
     pick = candidates[0]
     reason = _reason(candidates, problem, device, {k.values for k in tuned})
@@ -158,9 +158,9 @@ def candidates_for(problem: Problem, device: DeviceSpec, history: History) -> li
         dict.fromkeys(
             (
                 *_fitting(own, problem, device),
-                *_of_table(_table(device, problem)[0], problem, device),
+                *_table_kernels(_table(device, problem)[0], problem, device),
                 *_tuned(history, problem, device)[0],
-                *_timed(history, problem, device),
+                *_kernels_with_times(history, problem, device),
             )
         )
     )
@@ -183,7 +183,7 @@ def decided_by(problem: Problem, device: DeviceSpec, history: History) -> tuple[
         _tuned(history, problem, device),
         kernels,
         [_source_of(kernel.variant) for kernel in kernels],
-        _unspilled(kernels, problem, history.doing("look up")),
+        _without_spills(kernels, problem, history.doing("look up")),
         history.at(problem, device.name),
         [times.on(device.name, name=name) for name in variants] if times is not None else [],
     )
@@ -235,7 +235,7 @@ def chosen_variants(
     return tuple(dict.fromkeys(chosen))
 
 
-def _unspilled(kernels: Sequence[Kernel], problem: Problem, history: History) -> list[Kernel]:
+def _without_spills(kernels: Sequence[Kernel], problem: Problem, history: History) -> list[Kernel]:
     """Return the kernels without register spills (as in a table's rows), with a known time, or
     with unknown spills."""
     if history.work == "look up":
@@ -291,7 +291,7 @@ def _table(device: DeviceSpec, problem: Problem) -> tuple[Table | None, str]:
         return None, str(error)
 
 
-def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iterator[Kernel]:
+def _table_kernels(table: Table | None, problem: Problem, device: DeviceSpec) -> Iterator[Kernel]:
     """Return the kernels of the nearest rows, then every other rung of the table with its nearest
     row's config or its defaults, if they support the problem.
 
@@ -300,13 +300,13 @@ def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iter
     if table is None:
         return
     rows = table.nearest(problem, device.num_sms or table.num_sms)
-    alike = _alike(rows, problem)
+    alike = _rows_of_same_phase(rows, problem)
     named: dict[Kernel, None] = {}
     seen: set[str] = set()
     for row in alike:
         if row.variant in seen and len(named) >= _MOST_OF_ROWS:
             continue
-        kernel = _of_row(row, table, device)
+        kernel = _row_kernel(row, table, device)
         if kernel is None or kernel in named:
             continue
         if fits(kernel, problem):
@@ -318,7 +318,7 @@ def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iter
             yield from _fitting([(name, {})], problem, device)
 
 
-def _alike(rows: Sequence[Row], problem: Problem) -> Sequence[Row]:
+def _rows_of_same_phase(rows: Sequence[Row], problem: Problem) -> Sequence[Row]:
     """Return the rows that decode if the problem does, else those that do not.
 
     The fastest kernels for one query are not the fastest for many. With fewer keys than any row
@@ -332,7 +332,7 @@ def _alike(rows: Sequence[Row], problem: Problem) -> Sequence[Row]:
     return rows if has_few_keys or not decoding else decoding
 
 
-def _of_row(row: Row, table: Table, device: DeviceSpec) -> Kernel | None:
+def _row_kernel(row: Row, table: Table, device: DeviceSpec) -> Kernel | None:
     """Return the row's kernel on this GPU, with the same number of persistent CTAs per SM."""
     try:
         variant = find_variant(row.variant)
@@ -357,7 +357,7 @@ def _tuned(history: History, problem: Problem, device: DeviceSpec) -> tuple[list
     return list(_fitting(((e.variant, e.config) for e in mine), problem, device)), ""
 
 
-def _timed(history: History, problem: Problem, device: DeviceSpec) -> Iterator[Kernel]:
+def _kernels_with_times(history: History, problem: Problem, device: DeviceSpec) -> Iterator[Kernel]:
     """Return kernels with the present source that have a known time on this problem."""
     times = (t for t in history.at(problem, device.name) if is_of_this_source(t))
     return _fitting(((t.name, t.config) for t in times), problem, device)
@@ -375,7 +375,7 @@ def _fitting(
             yield kernel
 
 
-def _by_order(problem: Problem, device: DeviceSpec, note: str) -> tuple[Kernel, str]:
+def _highest_rung(problem: Problem, device: DeviceSpec, note: str) -> tuple[Kernel, str]:
     """Return the choice without a table: the highest rung that supports the problem."""
     variants = eligible(problem.direction)
     for variant in reversed(variants):
@@ -448,7 +448,9 @@ def _changed(table: Table | None, variant: Variant) -> str:
 
 
 def _sentences(device: DeviceSpec, problem: Problem, *parts: str) -> str:
-    return " ".join(filter(None, [*parts, out_of_reach(device), _not_ranked(device, problem)]))
+    return " ".join(
+        filter(None, [*parts, unused_instructions(device), _not_ranked(device, problem)])
+    )
 
 
 def _not_ranked(device: DeviceSpec, problem: Problem) -> str:

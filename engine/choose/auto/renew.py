@@ -156,12 +156,12 @@ def _by_reference(device: DeviceSpec, reference: Table, on_stage: OnStage) -> li
             ranking = _Ranking(device, problems, on_stage)
             ranking.add(_candidates_of(reference, problems[0], device))
             if problems[0].seqlen > 1:
-                _add_beyond(ranking, device)
+                _add_newer_rungs(ranking, device)
             rows += ranking.rows()
     return rows
 
 
-def _add_beyond(ranking: _Ranking, device: DeviceSpec) -> None:
+def _add_newer_rungs(ranking: _Ranking, device: DeviceSpec) -> None:
     """Add rungs that the reference GPU cannot run and its table therefore lacks.
 
     They pad query rows to the 64 of a warpgroup and are therefore not tried on a single row.

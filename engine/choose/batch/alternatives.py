@@ -182,7 +182,7 @@ def _other_kernels(
             continue
         calibration = None
         if variant.id == now.kernel.variant.id and not now.is_own_file:
-            calibration = _carried(now.calibration, variant)
+            calibration = _transferred_calibration(now.calibration, variant)
         other = replace(now, kernel=kernel, calibration=calibration)
         default = variant.default_config(device.num_sms)
         shown = ", ".join(
@@ -215,9 +215,11 @@ def _other_devices(
             continue
         other = replace(
             now,
-            kernel=_on(now.kernel, device),
+            kernel=_on_gpu(now.kernel, device),
             price_usd_per_hour=device.price_usd_per_hour,
-            calibration=None if now.is_own_file else _carried(now.calibration, variant),
+            calibration=None
+            if now.is_own_file
+            else _transferred_calibration(now.calibration, variant),
         )
         yield "gpu", other, f"Use {_article(device.name)} {device.name}"
 
@@ -228,7 +230,7 @@ def _smaller(device: DeviceSpec, now: Situation) -> bool:
     return (device.num_sms or 0) < (now.kernel.device.num_sms or 0)
 
 
-def _on(kernel: Kernel, device: DeviceSpec) -> Kernel:
+def _on_gpu(kernel: Kernel, device: DeviceSpec) -> Kernel:
     """Return the same kernel on another GPU, with that GPU's defaults."""
     num_sms = kernel.device.num_sms
     given = {
@@ -244,7 +246,9 @@ def _article(name: str) -> str:
     return "an" if name[0] in "AEFHILMNORSX" else "a"
 
 
-def _carried(calibration: Calibration | None, variant: Variant) -> Calibration | None:
+def _transferred_calibration(
+    calibration: Calibration | None, variant: Variant
+) -> Calibration | None:
     """Transfer a calibration to another GPU or config: its medians, with a prior's uncertainty."""
     if calibration is None:
         return None

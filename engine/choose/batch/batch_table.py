@@ -303,7 +303,7 @@ class Recommendation:
     memory_share: float | None
     binds: str
     reason: str
-    warning: str  # why a neighbouring batch is better; empty if none is
+    warning: str  # why a neighbouring batch is better, or empty
 
 
 def recommended_batches(

@@ -243,10 +243,11 @@ def parse_mix(text: str, name: str = "the mix", **rest: Any) -> tuple[MixLine, .
     unknown = [c for c in columns if c not in (*_REQUIRED, *_OPTIONAL)]
     missing = [c for c in _REQUIRED if c not in columns]
     if missing or unknown or len(cells) > len(_COLUMNS) + 2:
-        wrong = f"lacks {missing[0]!r}" if missing else f"has more than it may: {unknown or cells}"
+        extra = f"has unknown or too many columns: {unknown or cells}"
+        wrong = f"lacks {missing[0]!r}" if missing else extra
         raise InvalidProblem(
             f"{name} {wrong}. It takes lines count,B,H,S[,D[,causal[,dtype]]], for instance "
-            f"1000,4,8,512, or CSV with the columns {', '.join(_REQUIRED)} and, where they matter, "
+            f"1000,4,8,512, or CSV with the columns {', '.join(_REQUIRED)} and optionally "
             f"{', '.join(_OPTIONAL)}."
         )
     lines = []

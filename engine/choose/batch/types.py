@@ -197,7 +197,7 @@ class BatchResult(Tabular):
         s = "" if calibration.points == 1 else "s"
         first = f"Calibrated on {calibration.points} measured point{s}"
         if loo is None and calibration.points > 1:  # of sessions
-            return (f"{first} that sessions hold.", *calibration.notes)
+            return (f"{first} of sessions.", *calibration.notes)
         if loo is None:
             return (f"{first}: too few to say how well it predicts others.", *calibration.notes)
         return (

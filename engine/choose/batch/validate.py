@@ -143,6 +143,7 @@ class ValidationRow:
 
     @property
     def verdict(self) -> Literal["as predicted", "faster than predicted", "slower than predicted"]:
+        """Return whether the measured value lies in, below or above the 90 % interval."""
         if self.measured_us < self.low_us:
             return "faster than predicted"
         return "slower than predicted" if self.measured_us > self.high_us else "as predicted"
@@ -157,6 +158,7 @@ class Validation:
 
     @property
     def share_inside(self) -> float:
+        """Return the share of measured values inside the intervals, 0..1."""
         return self.inside / len(self.rows)
 
     @property
@@ -172,6 +174,7 @@ class Validation:
 
     @property
     def reason(self) -> str:
+        """Return the result in one sentence."""
         return (
             f"{self.inside} of {len(self.rows)} measured values ({self.share_inside:.0%}) lie "
             f"inside the 90 % interval of their prediction, which is a factor of {self.width:.2g} "

@@ -263,7 +263,7 @@ class Pattern:
 
     name: FindingCode
     sentence: str
-    tells_more: bool = True  # reported even if the cause is known
+    tells_more: bool = True  # report it even if the cause is known
 
 
 def find_patterns(compared: ComparedOutput, tiles: Tiles) -> list[Pattern]:
@@ -284,7 +284,8 @@ def find_patterns(compared: ComparedOutput, tiles: Tiles) -> list[Pattern]:
 
 
 def _nearly_wrong_elsewhere(compared: ComparedOutput) -> bool:
-    """True if a slice without wrong elements has errors near the tolerance, from the same cause."""
+    """True if a slice without wrong elements has errors near the tolerance, probably from the same
+    cause."""
     largest = compared.error.max(axis=(1, 2))
     return bool((largest[largest <= compared.tolerance] > 0.5 * compared.tolerance).any())
 

@@ -23,13 +23,13 @@ from engine.correctness.reference import BoolArray, Float64Array, IntArray, cove
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
 
 _MAX_ROWS = 48
-# Most unknowns per equation of a row's group of columns: more would fit anything.
+# Maximum unknowns per equation of a row's group of columns, so that a fit is significant.
 _MAX_UNKNOWNS = 0.5
 _MIN_COLUMNS = 4  # in a group
 _WORTH_ALL_ROWS = 0.9
-# A tile's factor relative to the largest: left out below the first, counted above the second.
+# A tile's factor relative to the largest: below the first it is missing, above the second present.
 _LEFT_OUT, _TAKEN = 0.1, 0.9
-_TELLING = 1e-3  # least share of a row's weights from which a tile's factor can be found
+_TELLING = 1e-3  # minimum share of a row's weights to determine a tile's factor
 _MAX_PLACES = 3
 # Error of a sum of some hundred terms in 16 bits, in half rounding steps.
 _ROUNDED = 32
@@ -46,8 +46,8 @@ class _Cut:
 
 
 def wrong_weights(cases: Sequence[Case]) -> Match | None:
-    """Return a bug for the coarsest partition that explains the wrong rows of all cases; else
-    None."""
+    """Return a bug for the coarsest partition of the keys that explains the wrong rows of all
+    cases; else None."""
     if not cases or cases[0].problem.num_keys < 2:
         return None
     rows = [_wrong_rows(case) for case in cases]

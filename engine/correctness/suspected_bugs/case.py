@@ -77,7 +77,7 @@ class Case:
 
     @cached_property
     def quick(self) -> Case:
-        """Return the case with a few wrong rows only, to reject most bugs quickly."""
+        """Return the case with only a few of its wrong rows, to reject most bugs quickly."""
         wrong = np.flatnonzero(self.bad.any(axis=1))
         count = min(max(_QUICK_WORK // (self.problem.num_keys * self.problem.head_dim), 4), 32)
         picked = wrong[np.unique(np.linspace(0, len(wrong) - 1, count).astype(int))]

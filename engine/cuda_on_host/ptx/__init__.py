@@ -38,10 +38,12 @@ class CallSite:
 def find_call_site(
     tokens: list[Token], open_braces: list[int], kernels: Collection[str] = ()
 ) -> CallSite:
-    """Find the call site for a statement within `open_braces` (token numbers, outermost first).
+    """Find the call site that errors of a statement name.
 
     Args:
-        kernels: names of functions that are launched, which keep their parameters.
+        tokens: of the preprocessed source.
+        open_braces: token numbers of the braces around the statement, outermost first.
+        kernels: names of launched functions, which keep their parameters.
     """
     for number, brace in enumerate(open_braces):
         header = _header(tokens, brace)

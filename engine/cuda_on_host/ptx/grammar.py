@@ -359,7 +359,7 @@ class Match:
         return self.groups[operand.kind]
 
     def operands(self) -> list[OperandForm]:
-        """Forms with this mnemonic."""
+        """Operands of the form with their values for this match."""
         return [o for o in self.form.operands if not o.needs or self.groups[o.needs] != "false"]
 
     def code(self) -> str:

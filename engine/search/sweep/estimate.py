@@ -172,6 +172,7 @@ class Estimator:
 
     @property
     def points_left(self) -> int:
+        """Return the number of unfinished points."""
         return len(self._priors)
 
     def finish(

@@ -148,6 +148,7 @@ class SweepJournal:
         )
 
     def end(self, state: str) -> None:
+        """Write how this run ended. Raises StoreError as `begin`."""
         self.ended = state
         self._append({"event": "end", "t": time.time(), "state": state})
 
@@ -224,9 +225,11 @@ class Tally:
 
     @property
     def done(self) -> int:
+        """Return the number of counted rows."""
         return self.passed + self.skipped + self.failed
 
     def add(self, row: SweepRow) -> None:
+        """Count a row, and keep it if it is the fastest of its GPU and problem."""
         time_us = row.median_us
         if row.status is Status.PASSED or time_us is not None:
             self.passed += 1

@@ -73,6 +73,7 @@ class Regression:
 
     @property
     def is_failure(self) -> bool:
+        """Return True unless only the number of registers grew."""
         return self.kind != "registers"
 
 
@@ -217,6 +218,7 @@ class SessionComparison:
 
     @property
     def regressions(self) -> tuple[ComparedRow, ...]:
+        """Return the rows that became worse (`ComparedRow.regressed`)."""
         return tuple(row for row in self.rows if row.regressed)
 
     @property

@@ -66,6 +66,7 @@ class Differences:
 
     @property
     def nothing(self) -> bool:
+        """Return True if nothing differs."""
         return not (self.environment or self.flags or self.sources or self.remarks)
 
 

@@ -309,6 +309,7 @@ class Pick:
     session: str = ""
 
     def fits(self, evaluation: Evaluation) -> bool:
+        """Return True if the evaluation has the picked variant and tunables."""
         return evaluation.variant == self.variant and all(
             evaluation.config.get(name) == value for name, value in self.config.items()
         )

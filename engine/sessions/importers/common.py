@@ -93,6 +93,7 @@ class FileLocation:
     where: str  # "line 6", "cache entry 3"
 
     def reject(self, problem: str, *, code: str) -> NoReturn:
+        """Raise SnapshotError with the file, the place and what is wrong there."""
         raise SnapshotError(f"{file_label(self.file)}: {self.where}{problem}.", code=code)
 
 
@@ -143,6 +144,7 @@ def _causal(value: Any, location: FileLocation) -> bool:
 
 
 def whole_number(value: Any, location: FileLocation, name: str) -> int:
+    """Parse a whole number of 64 bits. Raises SnapshotError for anything else."""
     number = decimal_number(value)
     if number is None or not _is_int64(number):
         location.reject(f", {name} must be a whole number", code="import_no_whole_number")

@@ -78,6 +78,7 @@ class Counter:
 
     @property
     def size_bytes(self) -> float | None:
+        """Return the value in bytes; None if its unit is not one of bytes."""
         scale = _BYTES.get(self.unit)
         return None if scale is None else self.value * scale
 
