@@ -123,7 +123,7 @@ def _open(path: Path) -> int:
 
 def _acquire(handle: int, on_wait: Callable[[str], None], timeout_s: float | None) -> None:
     begin = time.monotonic()
-    told: Holder | None = None
+    reported: Holder | None = None
     waited = False
     while True:
         try:
@@ -136,9 +136,9 @@ def _acquire(handle: int, on_wait: Callable[[str], None], timeout_s: float | Non
                 f"The GPU was not free within {timeout_s:g} s: {_who(holder)} Try again later.",
                 code="gpu_locked",
             )
-        if not waited or holder != told:
+        if not waited or holder != reported:
             on_wait(f"Waiting for the GPU: {_who(holder)}")
-            told, waited = holder, True
+            reported, waited = holder, True
         time.sleep(_POLL_S)
 
 
