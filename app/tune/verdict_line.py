@@ -44,21 +44,21 @@ def draw(chosen: Selection, state: RunState, view: EvaluationView, tabs_key: str
         horizontal=True, vertical_alignment="center", gap="xsmall", key="verdict", border=True
     ):
         first, *rest = verdict.parts
-        told = [_result(verdict, first)]
+        texts = [_result(verdict, first)]
         if first.place is not None:
-            _words(told)
-            told = []
+            _words(texts)
+            texts = []
             source.line_button(view, first.place, "verdict", tabs_key)
             if first.other is not None:
                 source.line_button(view, first.other, "verdict_other", tabs_key)
         for part in rest:
             if not _has_button(part, verdict, view, chosen.choice):
-                told.append(plain_markdown(part.with_place()))
+                texts.append(plain_markdown(part.with_place()))
                 continue
-            _words(told)
-            told = []
+            _words(texts)
+            texts = []
             _button(part, chosen, view, tabs_key)
-        _words(told)
+        _words(texts)
     metrics.draw_notes(_notes(state))
     job = _reading(chosen, state, view)
     # Once the machine code is read, look up the gain of the rung that follows the first advice, and
@@ -150,9 +150,9 @@ def _result(verdict: LaunchVerdict, part: VerdictPart) -> str:
     return f":{color}[{icon} **{plain_markdown(part.text)}**]"
 
 
-def _words(told: list[str]) -> None:
-    if told:
-        st.markdown(" · ".join(told), width="content")
+def _words(texts: list[str]) -> None:
+    if texts:
+        st.markdown(" · ".join(texts), width="content")
 
 
 def _has_button(

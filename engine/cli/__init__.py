@@ -60,9 +60,9 @@ def _report(error: AttuneError, given: Sequence[str], code: int) -> int:
     print(f"error: {error}", file=sys.stderr)
     block = error.block if isinstance(error, InvalidKernel) else ""
     if "--json" in given:
-        told = {"kind": type(error).__name__, "message": str(error), "exit_code": code}
+        described = {"kind": type(error).__name__, "message": str(error), "exit_code": code}
         more = {"code": error.code, "block": block}
-        print_json({"error": told | {name: value for name, value in more.items() if value}})
+        print_json({"error": described | {name: value for name, value in more.items() if value}})
     elif block:
         print(block)
     return code

@@ -39,8 +39,8 @@ class _Parser(argparse.ArgumentParser):
         Raises:
             BadUsage: always.
         """
-        if (told := _NO_CHOICE.fullmatch(message)) is not None:
-            what, given, choices = told.groups()
+        if (match := _NO_CHOICE.fullmatch(message)) is not None:
+            what, given, choices = match.groups()
             known = [choice.strip().strip("'") for choice in choices.split(",")]
             kind = what if what in ("command", "action") else f"value of {what}"
             message = _no_such(kind, given, known)

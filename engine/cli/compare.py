@@ -161,22 +161,22 @@ def run_rerun(args: RerunOptions) -> int:
         fits = f"no evaluation matches {args.only!r}" if args.only else "it holds no evaluation"
         raise InvalidProblem(f"Nothing to repeat: {fits}.")
     foreign = foreign_sources(snapshot, repeats)
-    theirs = bool(foreign) and args.use_their_source
-    if theirs and not _confirmed(foreign):
+    uses_their_source = bool(foreign) and args.use_their_source
+    if uses_their_source and not _confirmed(foreign):
         print("Not compiled: nothing was run.", file=sys.stderr)
         return 1
-    if foreign and not theirs:
+    if foreign and not uses_their_source:
         names = ", ".join(source.name for source in foreign)
         print(
             f"Note: the snapshot's source of {names} differs from the one here, which is run. "
             "With --use-their-source, the snapshot's is shown and run if you agree.",
             file=sys.stderr,
         )
-    outcomes = _repeat(snapshot, repeats, theirs)
+    outcomes = _repeat(snapshot, repeats, uses_their_source)
     if not outcomes:
         print("Nothing was run.", file=sys.stderr)
         return 1
-    here = _snapshot(snapshot, outcomes, theirs)
+    here = _snapshot(snapshot, outcomes, uses_their_source)
     if args.save:
         print(f"Saved as {default_store().save(here)}", file=sys.stderr)
     name = file_label(args.file)

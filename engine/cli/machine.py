@@ -27,12 +27,12 @@ def run_devices(args: DevicesOptions) -> int:
         if args.json:
             print_json(asdict(spec))
         else:
-            told = asdict(spec) | {
+            figures = asdict(spec) | {
                 "aliases": ", ".join(spec.aliases),
                 "compute_capability": ".".join(map(str, spec.compute_capability)),
                 "halves_fp32_sums": "yes" if spec.halves_fp32_sums else "no",
             }
-            rows = told.items()
+            rows = figures.items()
             print_figures(spec.name, ((k, "unknown" if v is None else v) for k, v in rows))
         return 0
     local = detect_local()

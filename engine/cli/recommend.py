@@ -147,8 +147,8 @@ def run(args: RecommendBatchOptions) -> int:
     result = recommend_for_choice(request, history)
     invariance = _invariance(request, result, history) if args.invariance else None
     if args.json:
-        told = {} if invariance is None else {"invariance": _encoded(invariance)}
-        print_json(result.to_dict(with_curve=args.curve) | told)
+        extra = {} if invariance is None else {"invariance": _encoded(invariance)}
+        print_json(result.to_dict(with_curve=args.curve) | extra)
         return 0
     _print_human(result)
     if invariance is not None:

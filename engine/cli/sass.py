@@ -86,24 +86,24 @@ def run_in_process(
     """
     sys.stdout.flush()
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(theirs, run, args), daemon=True)
+    parent_end, child_end = context.Pipe(duplex=False)
+    process = context.Process(target=_serve, args=(child_end, run, args), daemon=True)
     process.start()
-    theirs.close()
+    child_end.close()
     answer: int | AttuneError | None = None
     try:
-        if not ours.poll(most_s):
+        if not parent_end.poll(most_s):
             raise CompileError(
                 f"Reading {file} took more than {most_s / 60:.0f} minutes.",
                 code="reading_time_limit",
             )
         with contextlib.suppress(EOFError):
-            answer = ours.recv()
+            answer = parent_end.recv()
     finally:
         if answer is None:
             process.kill()
         process.join()
-        ours.close()
+        parent_end.close()
     if isinstance(answer, AttuneError):
         raise answer
     if answer is None:

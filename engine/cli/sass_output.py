@@ -44,8 +44,8 @@ class Result:
     def notes(self) -> tuple[str, ...]:
         """Notes on the limits of the result."""
         found = self.timed.simulated if self.timed else None
-        told = notes(self.analysis, *((found.iterations, found.start_spread) if found else ()))
-        return (*told, self.clock_note) if self.clock_note else tuple(told)
+        sentences = notes(self.analysis, *((found.iterations, found.start_spread) if found else ()))
+        return (*sentences, self.clock_note) if self.clock_note else tuple(sentences)
 
     @property
     def method(self) -> str:
@@ -115,8 +115,8 @@ def _added(passes: Sequence[dict[str, Any]], group: str) -> dict[str, int]:
 
 def _pass_as_json(result: Result, device: DeviceSpec | None) -> dict[str, Any]:
     advice = [_advice_as_json(a) for a in advise_launch(result.analysis, device, result.timed)]
-    told = {"notes": list(result.notes), "advice": advice}
-    return _counts_as_json(result.analysis) | _time_as_json(result) | told
+    remarks = {"notes": list(result.notes), "advice": advice}
+    return _counts_as_json(result.analysis) | _time_as_json(result) | remarks
 
 
 def _advice_as_json(advice: Advice) -> dict[str, Any]:

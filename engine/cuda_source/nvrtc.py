@@ -44,8 +44,8 @@ from engine.cuda_source.sources import (
     includes_library,
     lacks_libcu,
     read_sources,
+    replacement_headers,
     require_libraries,
-    stand_ins,
     uses_implicit,
 )
 from engine.cuda_source.toolkit import (
@@ -379,7 +379,7 @@ class _Build:
         if includes_library(sources):
             folders += more_headers(tools.include_dir)
         require_libraries(sources, folders)
-        headers = (*own, *stand_ins(sources, folders))
+        headers = (*own, *replacement_headers(sources, folders))
         macros = options_of(defines)
         options = {flag.split("=")[0] for flag in more_flags}
         usual = (f"--std={cpp}", *_FLAGS)

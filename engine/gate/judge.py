@@ -511,8 +511,8 @@ def _changed_meaning(before: Found | None, after: Found) -> Iterable[str]:
                 f"Its description changed: {tunable.name} takes {old_one.values}, "
                 f"{old_one.default} by default → {tunable.values}, {tunable.default} by default."
             )
-    for gone in tunables:
-        yield f"Its description changed: tunable {gone} was removed."
+    for removed in tunables:
+        yield f"Its description changed: tunable {removed} was removed."
 
 
 def _remarks(

@@ -219,8 +219,8 @@ def _git(folder: Path, *arguments: str, given: bytes | None = None) -> bytes:
     except subprocess.TimeoutExpired:
         raise NoTree(f"git {arguments[0]} took longer than {_GIT_SECONDS} s.") from None
     if done.returncode:
-        said = done.stderr.decode("utf-8", errors="replace").strip().partition("\n")[0]
-        raise _GitFailed(f"git {arguments[0]} failed in {folder}: {said or 'no message'}.")
+        message = done.stderr.decode("utf-8", errors="replace").strip().partition("\n")[0]
+        raise _GitFailed(f"git {arguments[0]} failed in {folder}: {message or 'no message'}.")
     return done.stdout
 
 
@@ -444,8 +444,8 @@ def pair_kernels(
             paired[id_] = files.pop(name)
             renamed[id_] = name
     order = [id_ for id_ in second if id_ in paired]
-    gone = {old.name if old.id in second else old.id: old for old in files.values()}
-    return {id_: paired[id_] for id_ in order} | gone, renamed
+    removed = {old.name if old.id in second else old.id: old for old in files.values()}
+    return {id_: paired[id_] for id_ in order} | removed, renamed
 
 
 def _likeness(one: Found, other: Found) -> float:

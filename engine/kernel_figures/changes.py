@@ -139,8 +139,8 @@ def fork_diff(source: Path) -> tuple[str, Diff] | None:
         return None
     diffs = []
     for name, text in parent.texts.items():
-        mine = source.with_name(name)
-        now = read_source(mine) if mine.is_file() else ""
+        path = source.with_name(name)
+        now = read_source(path) if path.is_file() else ""
         old_name = parent.file if name == source.name else name
         diffs.append(_diff(text.splitlines(), now.splitlines(), old_name, name))
     together = "\n".join(diff.text for diff in diffs if diff.text)
@@ -187,18 +187,18 @@ def orders(rungs: Iterable[Rung]) -> dict[str, str]:
     """Return by id whether the order of a rung's and the previous rung's simulated times is
     reliable: `✓ faster than v08`; empty unless both are simulated."""
     by_id = {rung.variant.id: rung for rung in rungs}
-    told: dict[str, str] = {}
+    result: dict[str, str] = {}
     for name, rung in by_id.items():
         before = rung_before(rung.variant)
         earlier = by_id.get(before.id) if before is not None else None
         times = [r.latency for r in (rung, earlier) if r is not None and r.is_simulated]
-        ours, theirs = (*times, None, None)[:2]
-        told[name] = ""
-        if before is not None and ours is not None and theirs is not None:
-            order = order_of(ours.median_us, theirs.median_us)
+        latency, earlier_latency = (*times, None, None)[:2]
+        result[name] = ""
+        if before is not None and latency is not None and earlier_latency is not None:
+            order = order_of(latency.median_us, earlier_latency.median_us)
             word = "of" if order.startswith("?") else "than"
-            told[name] = f"{order} {word} {before.id}"
-    return told
+            result[name] = f"{order} {word} {before.id}"
+    return result
 
 
 def gain(before: Rung, after: Rung) -> str:

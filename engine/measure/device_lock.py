@@ -24,7 +24,7 @@ from engine.base.errors import MeasureError, ToolMissing
 from engine.base.schema import clean_line
 from engine.devices import nvml
 from engine.devices.nvml import GpuState
-from engine.devices.spec import ask, detect_local
+from engine.devices.spec import detect_local, query_nvml
 
 # Not tempfile.gettempdir(): it depends on TMPDIR, and all users must use the same folder.
 _SHARED_FOLDER = Path("/tmp/attune-gpu-locks")
@@ -123,7 +123,7 @@ def _open(path: Path) -> int:
 
 def _acquire(handle: int, on_wait: Callable[[str], None], timeout_s: float | None) -> None:
     begin = time.monotonic()
-    told: Holder | None = None
+    reported: Holder | None = None
     waited = False
     while True:
         try:
@@ -136,9 +136,9 @@ def _acquire(handle: int, on_wait: Callable[[str], None], timeout_s: float | Non
                 f"The GPU was not free within {timeout_s:g} s: {_who(holder)} Try again later.",
                 code="gpu_locked",
             )
-        if not waited or holder != told:
+        if not waited or holder != reported:
             on_wait(f"Waiting for the GPU: {_who(holder)}")
-            told, waited = holder, True
+            reported, waited = holder, True
         time.sleep(_POLL_S)
 
 
@@ -202,7 +202,7 @@ def gpu_states() -> Iterator[Callable[[], GpuState]]:
     uuid = _uuid()
     try:
         with nvml.session() as api:
-            handle = ask(api, api.nvmlDeviceGetHandleByUUID, uuid) if uuid else None
+            handle = query_nvml(api, api.nvmlDeviceGetHandleByUUID, uuid) if uuid else None
             if handle is None:
                 yield lambda: _UNKNOWN
             else:

@@ -490,8 +490,8 @@ def _clocks_mhz(run: SamplingRun, name: str, kind: LatencyKind) -> tuple[int, ..
 
 def _dropped(run: SamplingRun, name: str, kind: LatencyKind) -> str:
     reasons = Counter(why for _, why in _taken(run, name, kind) if why)
-    said = ", ".join(f"{count} for {why}" for why, count in reasons.most_common())
-    return f"; dropped {said}" if said else ""
+    listed = ", ".join(f"{count} for {why}" for why, count in reasons.most_common())
+    return f"; dropped {listed}" if listed else ""
 
 
 # Add the times of the kernel and of baselines to an evaluation that passed.

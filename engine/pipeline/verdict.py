@@ -234,14 +234,14 @@ class LaunchVerdict:
             "stale": "Source changed since the last run",
             "passed": "Correct",
         }
-        said = words.get(self.result, self.result.replace("_", " ").capitalize())
+        text = words.get(self.result, self.result.replace("_", " ").capitalize())
         if self.fault:
-            said = f"{said}: {self.fault}"
+            text = f"{text}: {self.fault}"
         if self.in_tf32 and self.result == "passed":
-            said = "Correct in TF32"
+            text = "Correct in TF32"
         if not self.partial:
-            return said
-        return f"{said} in {self.partial}" + (
+            return text
+        return f"{text} in {self.partial}" + (
             ", the rest still running" if self.awaits_whole else ""
         )
 
@@ -436,10 +436,10 @@ def _failed(evaluation: Evaluation) -> LaunchVerdict:
     status = evaluation.status
     finding, by_order, is_nan = "", False, False
     if status is Status.INCORRECT:
-        told = _findings(evaluation)
-        finding = told[0].sentence if told else evaluation.reason
-        by_order = any(f.pattern == FindingCode.ORDER_OF_THREADS for f in told)
-        is_nan = bool(told) and told[0].pattern == FindingCode.NAN_ROW
+        findings = _findings(evaluation)
+        finding = findings[0].sentence if findings else evaluation.reason
+        by_order = any(f.pattern == FindingCode.ORDER_OF_THREADS for f in findings)
+        is_nan = bool(findings) and findings[0].pattern == FindingCode.NAN_ROW
     run, place = evaluation.execution, _place(evaluation)
     remedy = next_step(status, evaluation.reason, run).rstrip(".")
     is_race = status is Status.RACE
@@ -534,10 +534,10 @@ def _next(
     report: PassReport, kernel: Kernel | None, problem: Problem, history: History | None
 ) -> NextStep | None:
     """Return the advice with the largest worst-case simulated gain; None without advice."""
-    told: list[Hint] = [hint for hint in report.hints if hint.high]
-    if not told or kernel is None:
+    hints: list[Hint] = [hint for hint in report.hints if hint.high]
+    if not hints or kernel is None:
         return None
-    best = max(told, key=lambda hint: (hint.low, hint.high))
+    best = max(hints, key=lambda hint: (hint.low, hint.high))
     return step_of(best, kernel, problem, history)
 
 

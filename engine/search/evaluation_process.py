@@ -99,12 +99,12 @@ class EvaluationProcess:
     def _start(self) -> None:
         # A forked process cannot use CUDA if its parent has used it.
         context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
+        self._connection, child_end = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(theirs, self._open_history), daemon=True
+            target=_serve, args=(child_end, self._open_history), daemon=True
         )
         self._process.start()
-        theirs.close()
+        child_end.close()
 
 
 def _serve(connection: Connection, open_history: Callable[[], History]) -> None:

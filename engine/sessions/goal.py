@@ -393,11 +393,11 @@ def deltas(
     Keys: correctness, latency, registers, occupancy, waves, gpu_fill; figures that are unknown on
     one side are left out. Times and errors are only compared for the same problem and GPU.
     """
-    told: dict[str, str] = {}
+    changes: dict[str, str] = {}
     same = (baseline.problem, baseline.device) == (problem, device)
     before, c = baseline.main_pass, baseline.correctness
     if same and correctness is not None and c is not None:
-        told["correctness"] = _change(c.max_abs_err, correctness.max_abs_err, ".2g")
+        changes["correctness"] = _change(c.max_abs_err, correctness.max_abs_err, ".2g")
     if latency is not None and baseline.latency is not None:
         was = f"{format_us(baseline.latency.median_us)} {baseline.latency.origin}"
         if was == f"{format_us(latency.median_us)} {latency.origin}":
@@ -407,23 +407,23 @@ def deltas(
         else:
             speedup = baseline.latency.median_us / latency.median_us
             change = f"{format_speedup(speedup)}, was {was}"
-        told["latency"] = change if same else "another problem"
+        changes["latency"] = change if same else "another problem"
     if main is not None and before is not None:
-        told["registers"] = _change(
+        changes["registers"] = _change(
             before.resources.registers_per_thread, main.resources.registers_per_thread, "d"
         )
         spilled = main.resources.spill_bytes - before.resources.spill_bytes
         if spilled:
-            told["registers"] += f"; spills {spilled:+,} B"
-        told["occupancy"] = _change(
+            changes["registers"] += f"; spills {spilled:+,} B"
+        changes["occupancy"] = _change(
             100 * before.occupancy.occupancy, 100 * main.occupancy.occupancy, ".0f", "%"
         )
         for name in ("waves", "gpu_fill"):
             old, new = getattr(before.occupancy, name), getattr(main.occupancy, name)
             if old is not None and new is not None:
                 unit, scale = ("%", 100) if name == "gpu_fill" else ("", 1)
-                told[name] = _change(scale * old, scale * new, ".3g", unit)
-    return told
+                changes[name] = _change(scale * old, scale * new, ".3g", unit)
+    return changes
 
 
 def _change(before: float, after: float, form: str, unit: str = "") -> str:

@@ -262,8 +262,8 @@ class Session:
                 self.id, self.created = event["id"], event["created"]
                 self._environment = event["environment"]
             case "edit":
-                told = {name: value for name, value in event.items() if name != "kind"}
-                about = decode(About, told, name="The edit")
+                fields = {name: value for name, value in event.items() if name != "kind"}
+                about = decode(About, fields, name="The edit")
                 for name in about.model_fields_set:
                     setattr(self, name, getattr(about, name))
             case "evaluation" if "evaluation" in event:

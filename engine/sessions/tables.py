@@ -201,12 +201,12 @@ def spent_table(
         opened: returns a snapshot by name, for gains and hypotheses; None leaves these out.
     """
     last, names = {}, {}
-    told = [
+    with_costs = [
         info
         for info in infos
         if info.summary is not None and (info.summary.spent or info.summary.decision)
     ]
-    for info in sorted(told, key=lambda i: i.updated):
+    for info in sorted(with_costs, key=lambda i: i.updated):
         assert info.summary is not None
         last[info.summary.id], names[info.summary.id] = info.summary, info.name
     hours = gpu_hours = cost_usd = 0.0

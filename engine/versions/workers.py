@@ -93,12 +93,12 @@ class _Process:
     def call(self, task: Any, seconds: float, stop: threading.Event) -> Any:
         if self._connection is None:
             context = multiprocessing.get_context("spawn")
-            self._connection, theirs = context.Pipe()
+            self._connection, child_end = context.Pipe()
             self._process = context.Process(
-                target=_serve, args=(theirs, self._function, self._memory_gib), daemon=True
+                target=_serve, args=(child_end, self._function, self._memory_gib), daemon=True
             )
             self._process.start()
-            theirs.close()
+            child_end.close()
         try:
             self._connection.send(task)
             waited = 0.0

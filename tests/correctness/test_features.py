@@ -97,7 +97,7 @@ def test_the_reference_is_the_definition(problem: Problem) -> None:
 @pytest.mark.parametrize("problem", PROBLEMS, ids=Problem.label)
 def test_files_labels_and_options_hold_the_features(problem: Problem) -> None:
     assert decode(Problem, encode(problem)) == problem
-    assert all(word in problem.label() for word in problem.words())
+    assert all(word in problem.label() for word in problem.feature_words())
     plain = Problem(**{**_WIDE, "seqlen": 70})
     assert set(encode(plain)) == {*_WIDE, "seqlen", "causal", "dtype"}
     assert not feature_options(plain)

@@ -236,7 +236,7 @@ def test_memory_errors_are_told_apart(software_nvml: SoftwareNvml) -> None:
         ]
         software_nvml.says("ecc=0")
         off = api.nvmlDeviceGetEccMode(handle)
-        none = spec.ask(
+        none = spec.query_nvml(
             api, api.nvmlDeviceGetTotalEccErrors, handle, kinds[0], api.NVML_VOLATILE_ECC
         )
     assert (counts, off, none) == ([5, 1], [0, 0], None)

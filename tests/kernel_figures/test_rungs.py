@@ -10,7 +10,7 @@ import pytest
 
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError
-from engine.choose.auto.candidates import out_of_reach
+from engine.choose.auto.candidates import unused_instructions
 from engine.cli import main
 from engine.devices import find_device
 from engine.history import History
@@ -182,8 +182,8 @@ def test_a_default_that_does_not_take_the_problem_is_changed_no_more_than_needed
 
 
 def test_problems_without_a_rung_are_reported() -> None:
-    assert "tcgen05" in out_of_reach(find_device("B200"))
-    assert out_of_reach(find_device("L4")) == ""
+    assert "tcgen05" in unused_instructions(find_device("B200"))
+    assert unused_instructions(find_device("L4")) == ""
 
 
 def test_readme_figures_are_written_between_marks(tmp_path: Path) -> None:

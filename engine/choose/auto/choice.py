@@ -124,8 +124,8 @@ def choose(
             why or f"{kernel.variant.idea} No kernel takes the problem with the given tunables."
         )
         is_taken = fits(kernel, problem)
-        told = _sentences(device, problem, reason, tuned_note)
-        return Choice(kernel, told, tuple(given), is_taken=is_taken)
+        explanation = _sentences(device, problem, reason, tuned_note)
+        return Choice(kernel, explanation, tuple(given), is_taken=is_taken)
     offering = list(dict.fromkeys(offering))
     # If all spill, rank them all.
     unspilled = _without_spills(offering, problem, history) or offering
@@ -353,8 +353,8 @@ def _tuned(history: History, problem: Problem, device: DeviceSpec) -> tuple[list
     except StoreError as error:
         return [], str(error)
     kind = problem_class(problem)
-    mine = [e for e in entries if (e.gpu, e.problem_class) == (device.name, kind)]
-    return list(_fitting(((e.variant, e.config) for e in mine), problem, device)), ""
+    matching = [e for e in entries if (e.gpu, e.problem_class) == (device.name, kind)]
+    return list(_fitting(((e.variant, e.config) for e in matching), problem, device)), ""
 
 
 def _kernels_with_times(history: History, problem: Problem, device: DeviceSpec) -> Iterator[Kernel]:

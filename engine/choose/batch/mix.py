@@ -161,8 +161,8 @@ class MixResult(Tabular):
             {**asdict(p), "line": {"count": p.line.count, "problem": encode(p.line.problem)}}
             for p in self.problems
         ]
-        said = {"kernel": self.kernel, "reason": self.reason}
-        return {**said, **asdict(self), "problems": problems}
+        summary = {"kernel": self.kernel, "reason": self.reason}
+        return {**summary, **asdict(self), "problems": problems}
 
     def to_frame(self) -> pd.DataFrame:
         """A row for each line: times in µs, GPU-hours a day."""

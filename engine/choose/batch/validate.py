@@ -86,10 +86,10 @@ def measure_next(
     goals = np.stack([effect[at], effect[at] - effect[-1]])
     spread = np.einsum("gi,ij,gj->g", goals, covariance, goals)
     along = covariance @ effect.T  # [parameters, candidates]
-    told = np.einsum("ci,ic->c", effect, along) + noise**2
-    left = spread.sum() - np.sum((goals @ along) ** 2, axis=0) / told
+    variance = np.einsum("ci,ic->c", effect, along) + noise**2
+    left = spread.sum() - np.sum((goals @ along) ** 2, axis=0) / variance
     best = int(np.argmin(left))
-    of_latency = spread[0] - (goals[0] @ along[:, best]) ** 2 / told[best]
+    of_latency = spread[0] - (goals[0] @ along[:, best]) ** 2 / variance[best]
     now, then = (
         float(np.exp(Z90 * np.sqrt(max(x, 0.0) + noise**2))) for x in (spread[0], of_latency)
     )
@@ -134,7 +134,7 @@ class ValidationRow:
     def name(self) -> str:
         """Return `B1 H8 S128 D64`."""
         p = self.problem
-        return f"B{p.batch} {p.heads()} {p.lengths()} D{p.head_dim}"
+        return f"B{p.batch} {p.heads_label()} {p.lengths_label()} D{p.head_dim}"
 
     @property
     def difference(self) -> float:

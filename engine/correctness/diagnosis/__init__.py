@@ -20,9 +20,9 @@ from engine.correctness.diagnosis.patterns import (
     moved_blocks_of_v,
     moved_columns,
     moved_rows,
-    wrong_limits,
+    wrong_key_counts,
 )
-from engine.correctness.diagnosis.weights import far_scores_words, wrong_weights
+from engine.correctness.diagnosis.weights import far_scores_clause, wrong_weights
 from engine.correctness.findings import FindingCode, Region, place_of
 from engine.correctness.output_error import BrokenElements, ComparedOutput, Tiles
 from engine.correctness.reference import BoolArray, Coverage, everything
@@ -68,7 +68,7 @@ def _findings(
     far = ""
     if counts[1] or counts[2]:
         wrong = compared.coverage.take(broken.nonfinite) | compared.over
-        far = far_scores_words(inputs, compared, wrong)
+        far = far_scores_clause(inputs, compared, wrong)
     if counts[1]:
         name = FindingCode.ROW_MAXIMUM if far else FindingCode.NAN_ROW
         findings.append(_nonfinite(name, nonfinite, whole, tiles, counts[1] / total, far))
@@ -105,7 +105,7 @@ def _cause_of(cases: list[Case]) -> Match | None:
         or moved_columns(cases)
         or moved_rows(cases)
         or moved_blocks_of_v(cases)
-        or wrong_limits(cases)
+        or wrong_key_counts(cases)
         or _in_wrong_columns(cases)
         or wrong_weights(cases)
     )

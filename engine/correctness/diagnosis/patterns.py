@@ -31,7 +31,7 @@ _LANES = 16  # rows of a fragment, after which a wrong mask repeats
 _MAX_NAMED = 3
 
 
-def wrong_limits(cases: Sequence[Case]) -> Match | None:
+def wrong_key_counts(cases: Sequence[Case]) -> Match | None:
     """Return a bug if each wrong row of all cases attends to the keys up to another end; else
     None."""
     if not cases or not cases[0].problem.causal or cases[0].sink is not None:

@@ -26,10 +26,10 @@ _MAX_ROWS = 48
 # Maximum unknowns per equation of a row's group of columns, so that a fit is significant.
 _MAX_UNKNOWNS = 0.5
 _MIN_COLUMNS = 4  # in a group
-_WORTH_ALL_ROWS = 0.9
+_MIN_EXPLAINED_BY_FEW_ROWS = 0.9
 # A tile's factor relative to the largest: below the first it is missing, above the second present.
-_LEFT_OUT, _TAKEN = 0.1, 0.9
-_TELLING = 1e-3  # minimum share of a row's weights to determine a tile's factor
+_MISSING_BELOW, _PRESENT_ABOVE = 0.1, 0.9
+_MIN_TILE_WEIGHT = 1e-3  # minimum share of a row's weights to determine a tile's factor
 _MAX_PLACES = 3
 # Error of a sum of some hundred terms in 16 bits, in half rounding steps.
 _ROUNDED = 32
@@ -58,7 +58,7 @@ def wrong_weights(cases: Sequence[Case]) -> Match | None:
         for groups in _column_groups(head_dim):
             if segments > _MAX_UNKNOWNS * len(groups[0]):
                 continue
-            if _explained(cases[:1], few, cut, groups)[0] < _WORTH_ALL_ROWS:
+            if _explained(cases[:1], few, cut, groups)[0] < _MIN_EXPLAINED_BY_FEW_ROWS:
                 continue
             explained, low, high = _explained(cases, rows, cut, groups)
             if explained >= MIN_EXPLAINED:
@@ -85,7 +85,7 @@ def _bug(
         columns = span("column", groups[0], -1)
         what += f", another for each group of columns ({columns}, and so on)"
         look_at += "; the threads that own the columns do not agree on it"
-    if cut.pattern == FindingCode.ROW_FACTOR and max(abs(low), abs(high)) < _TELLING:
+    if cut.pattern == FindingCode.ROW_FACTOR and max(abs(low), abs(high)) < _MIN_TILE_WEIGHT:
         what = "rows of zeros, in which nothing was stored"
         look_at = (
             "look at the rows that are stored: how many there are, and which thread takes which"
@@ -107,11 +107,11 @@ def _left_out(cases: Sequence[Case], rows: Sequence[IntArray], cut: _Cut) -> Sus
     places: list[str] = []
     for case, wrong in zip(cases, rows, strict=True):
         for query_tile, factors in _factors_by_query_tile(case, wrong, cut):
-            told = np.isfinite(factors).any(axis=0)
-            typical = np.nanmedian(factors[:, told], axis=0)
+            known = np.isfinite(factors).any(axis=0)
+            typical = np.nanmedian(factors[:, known], axis=0)
             typical /= typical.max()
-            missing = np.flatnonzero(told)[typical < _LEFT_OUT]
-            if not len(missing) or np.any((typical >= _LEFT_OUT) & (typical < _TAKEN)):
+            missing = np.flatnonzero(known)[typical < _MISSING_BELOW]
+            if not len(missing) or np.any((typical >= _MISSING_BELOW) & (typical < _PRESENT_ABOVE)):
                 return None
             left_out = np.flatnonzero(np.isin(cut.segment_of_key, missing))
             keys.append(span("key", left_out, case.problem.num_keys))
@@ -140,7 +140,7 @@ def _factors_by_query_tile(
     parts = _parts(case, wrong, cut.segment_of_key).transpose(1, 2, 0)
     factors, _ = _fit(parts, case.out[wrong])
     sizes = np.linalg.norm(parts, axis=1)
-    factors[sizes < _TELLING * sizes.max(axis=1, keepdims=True)] = np.nan
+    factors[sizes < _MIN_TILE_WEIGHT * sizes.max(axis=1, keepdims=True)] = np.nan
     query_tiles = case.rows[wrong] // case.tiles.block_m
     for query_tile in np.unique(query_tiles):
         yield int(query_tile), factors[query_tiles == query_tile]
@@ -269,7 +269,7 @@ _FAR = 80.0
 _MAX_SLICES = 3
 
 
-def far_scores_words(inputs: Inputs, compared: ComparedOutput, wrong: BoolArray) -> str:
+def far_scores_clause(inputs: Inputs, compared: ComparedOutput, wrong: BoolArray) -> str:
     """Return a clause if only rows with scores far from 0 are wrong; else empty.
 
     Also empty if all rows have scores far from 0, because then the position tells nothing.

@@ -170,8 +170,8 @@ class Tasks:
         if gpu is not None and now - self._seen_at.get(gpu, 0.0) < _GPU_PATIENCE_S:
             return gpu
         if task.gpu is not None:
-            gone = ClusterError("its GPU has left the cluster.", code="gpu_left_cluster")
-            self._resolve(task, error=gone)
+            error = ClusterError("its GPU has left the cluster.", code="gpu_left_cluster")
+            self._resolve(task, error=error)
             return None
         workers = Counter(member.gpu_key for member in self._members.values())
         if not workers:

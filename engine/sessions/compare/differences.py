@@ -72,10 +72,10 @@ class Differences:
 
 def differences(session: str, base: Snapshot, other: Snapshot) -> Differences:
     """Compare two snapshots' environments, flags and sources."""
-    ours, theirs = ({source.name: source for source in side.sources} for side in (base, other))
-    both = [(ours[name], theirs[name]) for name in sorted(set(ours) & set(theirs))]
+    in_base, in_other = ({source.name: source for source in side.sources} for side in (base, other))
+    both = [(in_base[name], in_other[name]) for name in sorted(set(in_base) & set(in_other))]
     remarks = []
-    if alone := sorted(set(ours) ^ set(theirs)):
+    if alone := sorted(set(in_base) ^ set(in_other)):
         are = "is" if len(alone) == 1 else "are"
         remarks.append(f"{', '.join(alone)} {are} stored in only one of the two sessions.")
     remarks += _hidden_changes(base, other, [before.name for before, _ in both])
@@ -103,32 +103,32 @@ def differences(session: str, base: Snapshot, other: Snapshot) -> Differences:
 def environment_blockers(base: Environment, other: Environment) -> list[str]:
     """Return why times of the two environments cannot be compared; empty if they can."""
     blockers = []
-    for name, ours, theirs in _fields(base, other):
+    for name, in_base, in_other in _fields(base, other):
         meaning = _DECISIVE.get(name.rpartition(".")[2])
         if meaning is None:
             continue
-        if ours is None or theirs is None:
+        if in_base is None or in_other is None:
             # A power limit may be missing in both environments; a driver is always there.
-            if ours is not theirs or name == "driver":
+            if in_base is not in_other or name == "driver":
                 blockers.append(f"{meaning} was not recorded")
-        elif ours != theirs:
-            blockers.append(f"{meaning} is {theirs}, not {ours}")
+        elif in_base != in_other:
+            blockers.append(f"{meaning} is {in_other}, not {in_base}")
     return list(dict.fromkeys(blockers))
 
 
 def _environment(base: Environment, other: Environment) -> tuple[EnvironmentDifference, ...]:
     changed = [
-        EnvironmentDifference(name, ours, theirs, name.rpartition(".")[2] in _DECISIVE)
-        for name, ours, theirs in _fields(base, other)
-        if ours != theirs
+        EnvironmentDifference(name, in_base, in_other, name.rpartition(".")[2] in _DECISIVE)
+        for name, in_base, in_other in _fields(base, other)
+        if in_base != in_other
     ]
     return tuple(sorted(changed, key=lambda d: not d.decisive))
 
 
 def _fields(base: Environment, other: Environment) -> list[tuple[str, Any, Any]]:
     """Yield (field, value in the baseline, value in the other), with None for unknown values."""
-    ours, theirs = _flat(base), _flat(other)
-    return [(name, ours.get(name), theirs.get(name)) for name in {**ours, **theirs}]
+    in_base, in_other = _flat(base), _flat(other)
+    return [(name, in_base.get(name), in_other.get(name)) for name in {**in_base, **in_other}]
 
 
 def _flat(environment: Environment) -> dict[str, Any]:
@@ -165,11 +165,11 @@ def _short_hash(text: str) -> str:
 
 def _hidden_changes(base: Snapshot, other: Snapshot, stored: Sequence[str]) -> list[str]:
     """Return variants whose source hash changed but whose text is not stored in both sessions."""
-    ours, theirs = _hashes(base), _hashes(other)
+    in_base, in_other = _hashes(base), _hashes(other)
     return [
         f"The source of {variant} differs, and its text is not stored in both sessions."
-        for variant in sorted(set(ours) & set(theirs))
-        if ours[variant].isdisjoint(theirs[variant])
+        for variant in sorted(set(in_base) & set(in_other))
+        if in_base[variant].isdisjoint(in_other[variant])
         and not any(name.startswith(variant) for name in stored)
     ]
 

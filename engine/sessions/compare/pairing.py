@@ -384,13 +384,13 @@ def newest_that_share(asked: Mapping[str, Collection[tuple[str, str]]]) -> list[
 def pairs_between(
     pinned: str,
     other: str,
-    ours: Iterable[Evaluation],
-    theirs: Iterable[Evaluation],
+    before_evaluations: Iterable[Evaluation],
+    after_evaluations: Iterable[Evaluation],
     pairing: Pairing,
     kind: str,
 ) -> list[Pair]:
     """Return the pairs of evaluations of two sessions."""
-    before, after = newest_by_key(ours), newest_by_key(theirs)
+    before, after = newest_by_key(before_evaluations), newest_by_key(after_evaluations)
     pairs = []
     if pairing != "best":
         for key, by_device in after.items():

@@ -294,14 +294,14 @@ def recorded_session(
     environment = dict(options.environment)
     if "gpus" not in environment and (gpu or options.device):
         environment["gpus"] = [Gpu(name=clean_line(gpu or options.device))]
-    said = f"Imported from {label} ({kind}). All figures are recorded; none was made here."
+    origin_note = f"Imported from {label} ({kind}). All figures are recorded; none was made here."
     return make_snapshot(
         evaluations,
         title=options.title or f"Imported: {label}",
         hypothesis=options.hypothesis,
         target=options.target,
         notes="\n\n".join(text for text in (options.notes, file_notes) if text),
-        provenance=" ".join(text for text in (said, options.provenance) if text),
+        provenance=" ".join(text for text in (origin_note, options.provenance) if text),
         environment=Environment(**environment),
         created=options.when or None,
         updated=options.when or None,
