@@ -62,6 +62,11 @@ def says(text: str | Iterable[str], name: str, *facts: str) -> bool:
     return re.search(pattern, flat) is not None and all(_has(flat, f) for f in facts)
 
 
+def is_name(text: str) -> bool:
+    """Return True if the text is the name of a message."""
+    return "_" in text and text in _on_file()
+
+
 def _has(text: str, fact: str) -> bool:
     before, after = (
         r"(?<!\w)" if fact[:1].isalnum() else "",

@@ -26,6 +26,7 @@ from planted_bugs.thin import THIN
 from planted_bugs.unseen import LEGAL, UNSEEN, Unseen
 from slow_cases import one_in, slow_ones
 from untimed import untimed
+from words import is_name
 
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
@@ -198,6 +199,16 @@ def test_there_are_mutations_of_every_kernel_and_of_its_ptx() -> None:
     assert {mutation.header for _, mutation in table} >= {"mma.cuh", "async_copy.cuh"}
     names = [(variant, m.name, m.header, m.old, m.new, m.nth) for variant, m in table]
     assert len(set(names)) == len(names)
+
+
+def test_words_of_mutations_are_names_of_messages_or_of_kernels() -> None:
+    kernels = "".join(p.read_text("utf-8") for p in KERNELS_DIR.iterdir() if p.suffix == ".cuh")
+    kernels += "".join(variant.source.read_text("utf-8") for variant in LADDER)
+    for mutation in (*(m for _, m in cases()), *CLUSTERS, *COMPILER):
+        for word in mutation.words:
+            name = word if isinstance(word, str) else word[0]
+            if isinstance(word, tuple) or re.fullmatch(r"[a-z]+(_[a-z0-9]+)+", name):
+                assert is_name(name) or name in kernels, name
 
 
 def test_a_change_that_does_not_compile_is_neither_found_nor_named(

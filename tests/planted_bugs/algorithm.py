@@ -13,9 +13,9 @@ from planted_bugs.mutation import (
     Mutation,
 )
 
-_MASK = ("missing tail mask",)
-_ONE_KEY = ("one padded key",)
-_OFF_BY_ONE = ("off by one",)
+_MASK = ("bug_reads_past_head", "bug_missing_tail_mask")
+_ONE_KEY = ("one_padded_key",)
+_OFF_BY_ONE = ("bug_key_too_many", "bug_misses_own_key")
 _MAXIMUM = ("maximum",)
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -59,7 +59,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         (*SCALAR, "v08", "v09", "v10", "v11", "v12", "v13"),
         "(!IS_CAUSAL || key <= query)",
         "true",
-        ("by whole tiles", "without the causal mask"),
+        ("bug_causal_by_tiles", "without_causal_mask"),
         "causal",
     ),
     Mutation(
@@ -67,7 +67,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         TILED,
         "(!IS_CAUSAL || key <= m0 + row)",
         "true",
-        ("by whole tiles", "without the causal mask"),
+        ("bug_causal_by_tiles", "without_causal_mask"),
         "causal",
     ),
     # ---- the key loop ----
@@ -76,7 +76,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         LOOPED,
         "min(seqlen_kv, m0 + BLOCK_M)",
         "min(seqlen_kv, m0)",
-        ("without a visible key", "keys of its own query tile"),
+        ("row_without_visible_key", "part_without_visible_key"),
         "causal",
     ),
     Mutation(
@@ -84,7 +84,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         LOOPED,
         ": seqlen_kv;",
         ": seqlen_kv - 1;",
-        ("leaves out the last",),
+        ("bug_no_last_key", "bug_no_partial_key_tile"),
         "one more",
     ),
     Mutation(
@@ -92,55 +92,55 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v01", "v02", "v03", "v04", "v08", "v09", "v10"),
         "for (int n0 = 0; n0",
         "for (int n0 = BLOCK_N; n0",
-        ("leaving out key tile 0",),
+        (("bug_leaving_out", "key tile 0"),),
     ),
     Mutation(
         "loop takes every second tile",
         ("v01", "v02", "v03", "v04", "v08", "v09", "v10"),
         "n0 += BLOCK_N",
         "n0 += 2 * BLOCK_N",
-        ("every second key tile", "leaving out key tile 1"),
+        (("loop_every_key_tile", "second"), ("bug_leaving_out", "key tile 1")),
     ),
     # ---- the online softmax ----
-    Mutation("l not rescaled", ("v01", "v02"), "l *= correction;", "", ("rescales O but not l",)),
+    Mutation("l not rescaled", ("v01", "v02"), "l *= correction;", "", ("rescales_o_not_l",)),
     Mutation(
         "l not rescaled",
         SPLIT,
         "l *= correction;",
         "",
-        ("rescales O but not l",),
+        ("rescales_o_not_l",),
         config={"num_splits": 2},
     ),
-    Mutation("l not rescaled", TILED, "l_rmem[i] *= correction;", "", ("rescales O but not l",)),
-    Mutation("l not rescaled", ("v07",), "l *= correction;", "", ("rescales O but not l",)),
-    Mutation("O not rescaled", ("v07",), "+ d] *= correction;", "+ d];", ("rescales l but not O",)),
+    Mutation("l not rescaled", TILED, "l_rmem[i] *= correction;", "", ("rescales_o_not_l",)),
+    Mutation("l not rescaled", ("v07",), "l *= correction;", "", ("rescales_o_not_l",)),
+    Mutation("O not rescaled", ("v07",), "+ d] *= correction;", "+ d];", ("rescales_l_not_o",)),
     Mutation(
         "l not rescaled",
         ("v08", "v09", "v10", "v15", "v16", "v17", "v18", "v19"),
         "l_rmem[r] *= correction[r];",
         "",
-        ("rescales O but not l",),
+        ("rescales_o_not_l",),
     ),
     Mutation(
         "O not rescaled",
         ("v01",),
         "acc_rmem[d] *= correction;",
         ";",
-        ("rescales l but not O",),
+        ("rescales_l_not_o",),
     ),
     Mutation(
         "half of O not rescaled",
         ("v02",),
         "acc_rmem[j].x *= correction;",
         "",
-        ("rescales l but not O",),
+        ("rescales_l_not_o",),
     ),
     Mutation(
         "half of O not rescaled",
         SPLIT,
         "acc_rmem[j].x *= correction;",
         "",
-        ("rescales l but not O",),
+        ("rescales_l_not_o",),
         config={"num_splits": 2},
     ),
     Mutation(
@@ -148,7 +148,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         TILED,
         "acc_rmem[i][j].x *= correction;",
         "",
-        ("rescales l but not O",),
+        ("rescales_l_not_o",),
     ),
     Mutation(
         "O not rescaled",
@@ -159,7 +159,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         "acc_rmem[tile][i] *= correction[i / 2];",
         ";",
-        ("rescales l but not O",),
+        ("rescales_l_not_o",),
     ),
     Mutation(
         "rows' corrections exchanged",
@@ -180,21 +180,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v15", "v16", "v17", "v18", "v19"),
         "acc_rmem[i] *= correction[i / 2 % 2];",
         ";",
-        ("rescales l but not O",),
+        ("rescales_l_not_o",),
     ),
     Mutation(
         "l not rescaled",
         ("v11", "v13"),
         "l_rmem[t][r] *= correction[t][r];",
         "",
-        ("rescales O but not l",),
+        ("rescales_o_not_l",),
     ),
     Mutation(
         "l not rescaled",
         ("v14",),
         "l_rmem[r] *= correction;",
         "",
-        ("rescales O but not l",),
+        ("rescales_o_not_l",),
         config={"num_splits": 1, "num_warps": 2},
     ),
     Mutation(
@@ -202,7 +202,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v14",),
         "acc_rmem[t][2 * r + 1] *= correction;",
         "",
-        ("rescales l but not O",),
+        ("rescales_l_not_o",),
         config={"num_splits": 1, "num_warps": 2},
     ),
     # Rescaled if a maximum grows by more than 2^8: only growing scores show the bug.
@@ -217,13 +217,13 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "l not rescaled",
                 "l_rmem[r] *= correction[r];",
                 "",
-                ("rescales O but not l",),
+                ("rescales_o_not_l",),
             ),
             (
                 "O not rescaled",
                 "if (is_grown) rescale_o(correction);",
                 "",
-                ("rescales l but not O",),
+                ("rescales_l_not_o",),
             ),
             (
                 "growth of the first row not seen",
@@ -260,28 +260,28 @@ MUTATIONS: tuple[Mutation, ...] = (
         (*SCALAR, *TILED),
         "softmax_scale * LOG2_E",
         "LOG2_E",
-        ("without the scale",),
+        ("bug_no_scale",),
     ),
     Mutation(
         "scores not scaled",
         ("v07", "v08", "v09", "v10", "v11", "v12", "v13", "v14", "v21", *HOPPER),
         "softmax_scale * LOG2_E",
         "LOG2_E",
-        ("without the scale",),
+        ("bug_no_scale",),
     ),
     Mutation(
         "exp2 for exp",
         ("v07", "v08", "v09", "v10", "v11", "v12", "v13", "v14", "v21", *HOPPER),
         "softmax_scale * LOG2_E",
         "softmax_scale",
-        ("exp2 of scores",),
+        ("bug_exp2_unscaled",),
     ),
     Mutation(
         "exp2 for exp",
         (*SCALAR, *TILED),
         "softmax_scale * LOG2_E",
         "softmax_scale",
-        ("exp2 of scores",),
+        ("bug_exp2_unscaled",),
     ),
     Mutation(
         "maximum begins at 0",
@@ -426,10 +426,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("row sum",),
         header="rows.cuh",
     ),
-    Mutation("not divided by l", ("v01",), "1.0f / l;", "1.0f;", ("never divided by l",)),
-    Mutation("not divided by l", ("v02",), "1.0f / row_sum(l);", "1.0f;", ("never divided by l",)),
+    Mutation("not divided by l", ("v01",), "1.0f / l;", "1.0f;", ("bug_not_divided",)),
+    Mutation("not divided by l", ("v02",), "1.0f / row_sum(l);", "1.0f;", ("bug_not_divided",)),
     Mutation(
-        "not divided by l", TILED, "1.0f / row_sum(l_rmem[i]);", "1.0f;", ("never divided by l",)
+        "not divided by l", TILED, "1.0f / row_sum(l_rmem[i]);", "1.0f;", ("bug_not_divided",)
     ),
     Mutation(
         "not divided by l",
@@ -440,20 +440,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         "1.0f / row_sum(l_rmem[r]);",
         "1.0f;",
-        ("never divided by l",),
+        ("bug_not_divided",),
     ),
     Mutation(
-        "not divided by l", ("v05",), "acc_rmem[i] / l)", "acc_rmem[i])", ("never divided by l",)
+        "not divided by l", ("v05",), "acc_rmem[i] / l)", "acc_rmem[i])", ("bug_not_divided",)
     ),
     Mutation(
-        "not divided by l", ("v06",), "acc_rmem[j].x / l,", "acc_rmem[j].x,", ("divided by l",)
+        "not divided by l", ("v06",), "acc_rmem[j].x / l,", "acc_rmem[j].x,", ("bug_not_divided",)
     ),
     Mutation(
         "not divided by l",
         ("v12",),
         "__fdividef(1.0f, l[r]);",
         "1.0f;",
-        ("never divided by l",),
+        ("bug_not_divided",),
     ),
     Mutation("sum of the other row", ("v12",), "[i % 2 * 2];", "[2 - i % 2 * 2];", ("row sum",)),
     Mutation(
@@ -461,7 +461,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v12",),
         "l[r] += l_smem[w * BLOCK_M",
         "l[r] = l_smem[w * BLOCK_M",
-        ("row sum", "normalised"),
+        ("row sum", "bug_mean_of_splits"),
     ),
     Mutation(
         "sum of this thread's keys", ("v02",), "1.0f / row_sum(l);", "1.0f / l;", ("row sum",)

@@ -7,7 +7,7 @@ from planted_bugs.mutation import Mutation, Shapes
 
 _PAIRS = {"num_ctas": 4, "block_n": 64, "cluster_size": 2}
 _WRONG = ("largest error", "NaN", "never written", "TMA")
-_LEAVES = ("cluster", "exited")
+_LEAVES = ("cluster", "peer_has_exited")
 _ORDERS = ("cluster", "not initialised", "initialised", *LANDS)
 
 # Both CTAs deadlock: the error names the missing copies and arrivals, but not that the two took
@@ -107,7 +107,7 @@ CLUSTERS: tuple[Mutation, ...] = (
         "both CTAs take the first of a pair",
         "tile_index * CLUSTER_SIZE + cluster_rank();",
         "tile_index * CLUSTER_SIZE;",
-        ("distinguishes the two CTAs",),
+        ("index_without_cta",),
     ),
     _bug(NOT_NAMED, "blockIdx.x / CLUSTER_SIZE", "blockIdx.x", _WRONG),
 )

@@ -5,16 +5,17 @@ from __future__ import annotations
 from planted_bugs.mutation import HOPPER, LOOPED, SHARED_KEYS, SPLIT, Mutation
 
 _RACE = (
-    "__syncthreads() or __syncwarp() is missing",
-    "with no barrier since",
-    "no barrier orders",
-    "a barrier is missing",
-    "the wait or a barrier after it",
+    "sync_missing",
+    "no_barrier_between",
+    "no_barrier_since",
+    "no_barrier_orders",
+    "read_before_written",
+    "read_before_wait",
 )
 # v14: two clusters of two CTAs, at least two tiles per warp for 200 keys; and one cluster.
 _CLUSTERS = {"num_splits": 4, "cluster_size": 2, "num_warps": 2}
 _ONE_CLUSTER = {"num_splits": 2, "cluster_size": 2, "num_warps": 2}
-_COPIED = ("waited", "asynchronous copy", "cp.async", *_RACE)
+_COPIED = ("waited", "asynchronous copy not complete", "cp.async", *_RACE)
 # The ring with K two tiles ahead of V, and the config in which its bugs are looked for.
 _TWO_AHEAD: tuple[tuple[str, dict[str, int]], ...] = (("v11", {}), ("v13", {"num_ctas": 4}))
 
@@ -101,7 +102,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v02",),
         "    load_tile<BLOCK_M>(q_smem",
         "    if (query >= seqlen) return;\n    load_tile<BLOCK_M>(q_smem",
-        ("barrier", "uninitialised", "exited", "lane"),
+        (
+            "barrier",
+            "uninitialised shared memory",
+            "uninitialised global memory",
+            "uninitialised local variable",
+            "peer_has_exited",
+            "lane",
+        ),
     ),
     # ---- the counter of v06 ----
     *(
@@ -110,7 +118,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             ("v06", "v14", "v21"),
             "atom.acq_rel.gpu",
             f"atom.{order}.{scope}",
-            ("fence", "in this launch", "no release", "no acquire"),
+            ("fence", "other_cta_in_this_launch"),
             header="arrival.cuh",
         )
         for name, order, scope in (
@@ -125,7 +133,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v06",),
         "arrive_at_counter(tile_arrivals)",
         "atomicAdd(tile_arrivals, 1)",
-        ("fence", "in this launch", "no release", "no acquire"),
+        ("fence", "other_cta_in_this_launch"),
     ),
     Mutation(
         "counter not atomic",
@@ -139,14 +147,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v06",),
         "== NUM_SPLITS - 1;",
         "== NUM_SPLITS - 2;",
-        ("in this launch", "uninitialised global memory"),
+        ("other_cta_in_this_launch", "uninitialised global memory"),
     ),
     Mutation(
         "fused one split early",
         ("v14",),
         "== PARTS - 1;",
         "== PARTS - 2;",
-        ("in this launch", "uninitialised global memory"),
+        ("other_cta_in_this_launch", "uninitialised global memory"),
     ),
     # ---- the clusters of v14 ----
     Mutation(
@@ -162,7 +170,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v14",),
         "if constexpr (CLUSTER_SIZE > 1) cluster_wait();",
         "",
-        ("has left", "may come after"),
+        ("shared memory of a CTA that has left", "access_before_start"),
         config=_ONE_CLUSTER,
     ),
     Mutation(
@@ -186,7 +194,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v14",),
         "m = fmaxf(m, m_of[r]);",
         "m = m_of[0];",
-        ("NaN", "in this launch", "keys", "never written"),
+        ("NaN", "other_cta_in_this_launch", "keys", "never written"),
         "causal",
         config=_CLUSTERS,
     ),
@@ -211,7 +219,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v14",),
         "tile_index * CLUSTER_SIZE + rank;",
         "tile_index * CLUSTER_SIZE;",
-        ("in this launch", "uninitialised", "arrivals"),
+        (
+            "other_cta_in_this_launch",
+            "uninitialised shared memory",
+            "uninitialised global memory",
+            "uninitialised local variable",
+            "arrivals",
+        ),
         config=_CLUSTERS,
     ),
     Mutation(
@@ -228,21 +242,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v06",),
         "if (threadIdx.x == 0) *tile_arrivals = 0;",
         "",
-        ("arrivals", "second run"),
+        ("arrivals", "second_run_differs"),
     ),
     Mutation(
         "counter of another tile",
         ("v06",),
         "arrivals + head_index * gridDim.x + tile_index",
         "arrivals + head_index + tile_index",
-        ("arrivals", "ever written", "in this launch"),
+        ("arrivals", "ever written", "other_cta_in_this_launch"),
     ),
     Mutation(
         "no barrier before the arrival",
         ("v06",),
         "__syncthreads();",
         ";",
-        (*_RACE, "in this launch"),
+        (*_RACE, "other_cta_in_this_launch"),
         nth=2,
     ),
     # ---- the ring of v11 and v13, two tiles of K ahead of V ----
@@ -279,7 +293,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "K over the tile still to be read",
                 f"{copy_k}(k_stage, lane",
                 f"{copy_k}(v_stage == k_stage ? 0 : LAST_STAGE - k_stage, lane",
-                (*_RACE, "another key's"),
+                (*_RACE,),
             ),
             (
                 "V over V still to be read",
@@ -291,7 +305,12 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "V a tile too far on",
                 f"(v_place, {source}, next",
                 f"(v_place, {source} + {tile}, next",
-                ("V", "out of bounds"),
+                (
+                    "V",
+                    "array index out of bounds",
+                    "shared memory out of bounds",
+                    "global memory out of bounds",
+                ),
             ),
         )
     ),
@@ -311,7 +330,12 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "lane_source + 2 * TILE, next",
                 "lane_source + 3 * TILE, next",
                 None,
-                ("K", "out of bounds"),
+                (
+                    "K",
+                    "array index out of bounds",
+                    "shared memory out of bounds",
+                    "global memory out of bounds",
+                ),
             ),
             (
                 "the rest of P left out",
@@ -325,7 +349,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "rescale(acc_rmem, correction);",
                 ";",
                 0,
-                ("wrong weights",),
+                ("with_wrong_weights", "against_the_rest"),
             ),
             ("the last O not rescaled", "rescale(acc_rmem, correction);", ";", 1, ("rescale", "O")),
         )
@@ -349,7 +373,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             (variant,),
             f"load_ahead(k_ahead, k_lane + 2 * {after});",
             f"load_ahead(k_ahead, k_lane + 2 * {before});",
-            ("K", "key", "asynchronous copy"),
+            ("K", "key", "asynchronous copy not complete"),
             config=own,
         )
         for (variant, own), after, before in zip(
@@ -368,7 +392,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "__syncthreads();",
                 ";",
                 4,
-                (*_RACE, "in this launch"),
+                (*_RACE, "other_cta_in_this_launch"),
             ),
             ("no barrier before the next piece", "__syncthreads();", ";", 5, _RACE),
             (
@@ -376,28 +400,28 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "arrive_at_counter(tile_arrivals)",
                 "atomicAdd(tile_arrivals, 1)",
                 None,
-                ("fence", "in this launch", "no release", "no acquire"),
+                ("fence", "other_cta_in_this_launch"),
             ),
             (
                 "fused one piece early",
                 "== last_cta - first_cta;",
                 "== last_cta - first_cta - 1;",
                 None,
-                ("in this launch", "uninitialised global memory"),
+                ("other_cta_in_this_launch", "uninitialised global memory"),
             ),
             (
                 "counter not reset",
                 "if (threadIdx.x == 0) *tile_arrivals = 0;",
                 "",
                 None,
-                ("arrivals", "second run"),
+                ("arrivals", "second_run_differs"),
             ),
             (
                 "slot of the other piece",
                 "+ (begin_tile == 0);",
                 "+ (begin_tile != 0);",
                 None,
-                ("in this launch", "uninitialised global memory", "no CTA wrote"),
+                ("other_cta_in_this_launch", "uninitialised global memory", "no_cta_wrote"),
             ),
         )
     ),

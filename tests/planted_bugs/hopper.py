@@ -13,15 +13,18 @@ _SEVERAL = {"num_ctas": 4, "block_n": 64}  # also more query tiles than CTAs
 _TOO_MANY = ("too many mbarrier arrivals",)
 LANDS = (
     "shared memory race",
-    "with no barrier since",
-    "no barrier orders",
-    "a barrier is missing",
-    "not arrived",
-    "has not landed",
+    "no_barrier_since",
+    "no_barrier_orders",
+    "read_before_written",
     "mbarrier",
     "copy",
 )
-_WRONG = ("largest error", "copy not complete", "shared memory race", "proxy fence missing")
+_WRONG = (
+    "largest error",
+    "asynchronous copy not complete",
+    "shared memory race",
+    "proxy fence missing",
+)
 # elements of other positions
 
 # ---- each statement that orders accesses, removed ----
@@ -125,7 +128,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         WARP_SPECIALIZED,
         "mbarrier_init(v_empty + stage, 4 * CONSUMERS);",
         "mbarrier_init(v_empty + stage, 4);",
-        (*_TOO_MANY, "copy not complete", "overwrites what it still reads"),
+        (*_TOO_MANY, "asynchronous copy not complete", "copy_overwrites_read"),
         config=_REUSED,
     ),
     Mutation(
@@ -191,7 +194,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v15",),
         "tile * BLOCK_N, kv_head,",
         "tile * BLOCK_N, head,",
-        ("wrong head", "K/V head", "head"),
+        ("K/V head", "head"),
         "gqa",
         nth=0,
     ),
@@ -243,12 +246,19 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "no tail mask",
                 ": seqlen_kv) - pair",
                 ": KEYS) - pair",
-                ("missing tail mask",),
+                ("bug_reads_past_head", "bug_missing_tail_mask"),
                 "odd",
                 None,
             ),
-            ("tail mask off by one", ">= visible[", "> visible[", ("one padded key",), "odd", None),
-            ("sees the next key", "query + 1)", "query + 2)", ("off by one",), "causal", None),
+            ("tail mask off by one", ">= visible[", "> visible[", ("one_padded_key",), "odd", None),
+            (
+                "sees the next key",
+                "query + 1)",
+                "query + 2)",
+                ("bug_key_too_many", "bug_misses_own_key"),
+                "causal",
+                None,
+            ),
             (
                 "the second half of K is the first",
                 "half * HALF_KEYS, kv_head",

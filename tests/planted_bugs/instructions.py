@@ -36,7 +36,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "#else\n"
         "    pair.elements = to_element2(low, high);\n"
         "#endif\n",
-        ("systematically",),
+        ("systematically_too_by",),
         header="mma.cuh",
     ),
     # ---- fragments of v08 and v12 ----
@@ -100,21 +100,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         "const int query = query0 + r * 8;",
         "const int query = query0 + (1 - r) * 8;",
-        ("row 0 holds row 8",),
+        (("holds_other", "row 0", "row 8"),),
     ),
     Mutation(
         "no wait for the copies",
         ("v12",),
         "    cp_async_wait_all();",
         "",
-        ("waited", "asynchronous copy", "cp.async"),
+        ("waited", "asynchronous copy not complete", "cp.async"),
     ),
     Mutation(
         "no wait for the copies of K",
         ("v12",),
         "        cp_async_wait<0>();",
         "",
-        ("waited", "asynchronous copy", "cp.async"),
+        ("waited", "asynchronous copy not complete", "cp.async"),
         config=SHARED_KEYS,
     ),
     Mutation(
@@ -122,7 +122,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v12",),
         "        cp_async_commit();",
         "",
-        ("waited", "asynchronous copy", "cp.async"),
+        ("waited", "asynchronous copy not complete", "cp.async"),
         config=SHARED_KEYS,
     ),
     Mutation(
@@ -137,7 +137,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v12",),
         "mma_m16n8k16(s_rmem[t][tile], second[block][t], keys.z, keys.w);",
         "",
-        ("columns of Q and K",),
+        ("bug_scores_without_columns", "bug_scores_half_columns"),
     ),
     # ---- inline PTX ----
     *(
@@ -195,7 +195,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "{%0, %1, %2, %3}, [%4+16];",
                 0,
                 "v08",
-                ("mma", "uninitialised shared"),
+                ("mma", "uninitialised shared memory"),
             ),
             (
                 "address misaligned",
@@ -291,7 +291,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "",
                 0,
                 "v12",
-                ("waited", "asynchronous copy"),
+                ("waited", "asynchronous copy not complete"),
             ),
             (
                 "waits for too few",
@@ -300,7 +300,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "commit_group; cp.async.wait_group 1;",
                 0,
                 "v12",
-                ("waited", "asynchronous copy"),
+                ("waited", "asynchronous copy not complete"),
             ),
             (
                 "waits before the group is closed",
@@ -309,7 +309,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "cp.async.wait_group 0;",
                 0,
                 "v12",
-                ("waited", "asynchronous copy"),
+                ("waited", "asynchronous copy not complete"),
             ),
             (
                 "copied to the next row",
@@ -318,7 +318,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "[%0+16], [%1], 16",
                 0,
                 "v12",
-                ("uninitialised shared", "of V", "V of"),
+                ("uninitialised shared memory", "of V", "V of"),
             ),
             (
                 "an instruction that is not there",

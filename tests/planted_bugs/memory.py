@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from planted_bugs.mutation import LOOPED, SCALAR, SHARED_KEYS, TILED, Mutation
 
-_BOUNDS = ("out of bounds",)
+_BOUNDS = (
+    "array index out of bounds",
+    "shared memory out of bounds",
+    "global memory out of bounds",
+)
 
 MUTATIONS: tuple[Mutation, ...] = (
     # ---- addresses ----
@@ -13,49 +17,60 @@ MUTATIONS: tuple[Mutation, ...] = (
         (*SCALAR, *TILED),
         "q + q_head, m0, seqlen);",
         "q + q_head, m0 + 1, seqlen);",
-        ("the next row",),
+        ("next_row",),
     ),
     Mutation(
         "Q a row too far on",
         ("v08", "v09", "v10", "v11", "v13"),
         "q + q_head + (size_t)query * HEAD_DIM + d;",
         "q + q_head + (size_t)(query + 1) * HEAD_DIM + d;",
-        ("the next row", "out of bounds"),
+        (
+            "next_row",
+            "array index out of bounds",
+            "shared memory out of bounds",
+            "global memory out of bounds",
+        ),
     ),
     Mutation(
         "Q of the first tile",
         (*SCALAR, *TILED),
         "q + q_head, m0, seqlen);",
         "q + q_head, 0, seqlen);",
-        ("the first query tile",),
+        ("first_query_tile",),
     ),
     Mutation(
         "K a row too far on",
         LOOPED,
         "k + kv_head, n0, seqlen_kv);",
         "k + kv_head, n0 + 1, seqlen_kv);",
-        ("K of a head", "K read one row"),
+        (("bug_head_read", "K"), "K read one row"),
     ),
     Mutation(
         "V a row too early",
         LOOPED,
         "v + kv_head, n0, seqlen_kv);",
         "v + kv_head, n0 - 1, seqlen_kv);",
-        ("V of a head", "V read one row", "out of bounds"),
+        (
+            ("bug_head_read", "V"),
+            "V read one row",
+            "array index out of bounds",
+            "shared memory out of bounds",
+            "global memory out of bounds",
+        ),
     ),
     Mutation(
         "V without the head's offset",
         LOOPED,
         "v + kv_head, n0,",
         "v, n0,",
-        ("where the first head of the first batch begins", "leaves out the head"),
+        ("first_head_address", "offset_without_head"),
     ),
     Mutation(
         "V without the head's offset",
         ("v12",),
         "v + kv_head, n0,",
         "v, n0,",
-        ("where the first head of the first batch begins", "leaves out the head"),
+        ("first_head_address", "offset_without_head"),
     ),
     Mutation(
         "K at V's tile",
@@ -69,21 +84,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v01", "v02", "v03", "v04", "v08", "v09", "v10", "v11"),
         "(size_t)blockIdx.z * num_heads + blockIdx.y;",
         "(size_t)blockIdx.z + blockIdx.y;",
-        ("without num_heads", "ever written", "in this launch"),
+        ("offset_without_num_heads", "ever written", "other_cta_in_this_launch"),
     ),
     Mutation(
         "batch without num_heads",
         ("v12",),
         "= blockIdx.z * num_heads + blockIdx.y;",
         "= blockIdx.z + blockIdx.y;",
-        ("without num_heads", "ever written", "in this launch"),
+        ("offset_without_num_heads", "ever written", "other_cta_in_this_launch"),
     ),
     Mutation(
         "shared K without the head's offset",
         ("v12",),
         "k + kv_head, n0,",
         "k, n0,",
-        ("where the first head of the first batch begins", "leaves out the head"),
+        ("first_head_address", "offset_without_head"),
         config=SHARED_KEYS,
     ),
     Mutation(
@@ -95,7 +110,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         "blockIdx.y / group;",
         "blockIdx.y % num_heads_kv;",
-        ("by head % num_heads_kv",),
+        ("kv_by_modulo",),
         "gqa",
     ),
     Mutation(
@@ -103,7 +118,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v12",),
         "(int)((blockIdx.y + 0.5f) * kv_heads_per_head);",
         "blockIdx.y % num_heads_kv;",
-        ("by head % num_heads_kv",),
+        ("kv_by_modulo",),
         "gqa",
     ),
     Mutation(
@@ -115,7 +130,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         "blockIdx.y / group;",
         "blockIdx.y;",
-        ("by the query head", *_BOUNDS),
+        ("kv_by_query_head", *_BOUNDS),
         "gqa",
     ),
     Mutation(
@@ -187,42 +202,42 @@ MUTATIONS: tuple[Mutation, ...] = (
         (*TILED, "v08", "v09", "v10"),
         "if (query >= seqlen) continue;",
         "if (query > seqlen) continue;",
-        (*_BOUNDS, "in this launch"),
+        (*_BOUNDS, "other_cta_in_this_launch"),
     ),
     Mutation(
         "a row too many stored",
         ("v05", "v06"),
         "if (query >= seqlen) return;",
         "if (query > seqlen) return;",
-        (*_BOUNDS, "in this launch", "uninitialised global memory"),
+        (*_BOUNDS, "other_cta_in_this_launch", "uninitialised global memory"),
     ),
     Mutation(
         "a row too many stored",
         ("v12",),
         "row < 16 && query < seqlen",
         "row < 16 && query <= seqlen",
-        (*_BOUNDS, "in this launch", "uninitialised global memory"),
+        (*_BOUNDS, "other_cta_in_this_launch", "uninitialised global memory"),
     ),
     Mutation(
         "neighbouring columns swapped",
         ("v01",),
         "HEAD_DIM + d] = to_element(acc",
         "HEAD_DIM + (d ^ 1)] = to_element(acc",
-        ("column 0 holds column 1",),
+        (("holds_other", "column 0", "column 1"),),
     ),
     Mutation(
         "neighbouring columns swapped",
         ("v02",),
         "to_element2(acc_rmem[j].x * inv_l, acc_rmem[j].y * inv_l)",
         "to_element2(acc_rmem[j].y * inv_l, acc_rmem[j].x * inv_l)",
-        ("column 0 holds column 1",),
+        (("holds_other", "column 0", "column 1"),),
     ),
     Mutation(
         "neighbouring columns swapped",
         ("v06",),
         "to_element2(acc_rmem[j].x / l, acc_rmem[j].y / l)",
         "to_element2(acc_rmem[j].y / l, acc_rmem[j].x / l)",
-        ("column 0 holds column 1",),
+        (("holds_other", "column 0", "column 1"),),
     ),
     Mutation(
         "neighbouring tiles of columns swapped",
@@ -233,21 +248,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         "(out_row + tile * 8 + pair)",
         "(out_row + (tile ^ 1) * 8 + pair)",
-        ("column 0 holds column 8",),
+        (("holds_other", "column 0", "column 8"),),
     ),
     Mutation(
         "lanes store to another column",
         ("v05",),
         "out[row * HEAD_DIM + 32 * i + lane]",
         "out[row * HEAD_DIM + 32 * i + 31 - lane]",
-        ("column 0 holds column 31",),
+        (("holds_other", "column 0", "column 31"),),
     ),
     Mutation(
         "V of another column",
         ("v02", "v05", "v06"),
         "pair_at(v_smem + n * ROW_STRIDE, 2 * (part +",
         "pair_at(v_smem + n * ROW_STRIDE, 2 * ((part ^ 1) +",
-        ("column 0 holds column 2",),
+        (("holds_other", "column 0", "column 2"),),
     ),
     Mutation(
         "nothing is stored",

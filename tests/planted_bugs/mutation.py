@@ -8,6 +8,7 @@ from typing import Literal
 
 from engine.attention.problem import Problem
 from kernels.ladder import LADDER
+from tests.words import is_name, says
 
 SCALAR = ("v01", "v02", "v05", "v06")
 TILED = ("v03", "v04")
@@ -55,13 +56,15 @@ class Mutation:
     """A change to a kernel's text.
 
     `words`: one of them must be in what the check says; the line that was changed does as well.
+    They are names of messages in tests/words.json, alone or with the values in them, kinds of
+    errors (`engine.cuda_on_host.error_kinds`), or terms of CUDA and of the kernel.
     """
 
     name: str
     variants: tuple[str, ...]
     old: str
     new: str
-    words: tuple[str, ...]
+    words: tuple[str | tuple[str, ...], ...]
     shapes: Shapes = "odd"
     nth: int | None = None  # which occurrence; None: all
     header: str = ""  # the file that is changed, if it is not the variant's own
@@ -69,7 +72,7 @@ class Mutation:
 
     def is_named(self, text: str, places: tuple[str, ...]) -> bool:
         """Return whether the message names the bug; `places` are the changed lines."""
-        return any(word in text for word in self.words) or any(
+        return any(_is_in(text, word) for word in self.words) or any(
             re.search(rf"{re.escape(place)}\b", text) for place in places
         )
 
@@ -80,3 +83,9 @@ class Mutation:
         if variant in ("v12", "v22"):
             return _SHORT_ODD if self.shapes == "odd" else _SHORT_CAUSAL
         return _ODD if self.shapes == "odd" else _CAUSAL
+
+
+def _is_in(text: str, word: str | tuple[str, ...]) -> bool:
+    if isinstance(word, tuple):
+        return says(text, *word)
+    return says(text, word) if is_name(word) else word in text
