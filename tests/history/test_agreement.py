@@ -106,7 +106,9 @@ def basis(latency: Any) -> str:
     [pytest.param(c, marks=pytest.mark.exhaustive if c.is_long else []) for c in CASES],
     ids=lambda case: case.name,
 )
-def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_path: Path) -> None:
+def test_all_commands_give_the_same_time(
+    case: Case, ask: Callable[..., str], tmp_path: Path
+) -> None:
     keep_times(case)
     gpu = ["--gpu", case.gpu]
     told = json.loads(
@@ -198,7 +200,7 @@ def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_pa
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", CASES[:4:2], ids=lambda case: case.name)
 @pytest.mark.usefixtures("ask")
-def test_pages_and_the_worker_say_what_the_commands_say(case: Case) -> None:
+def test_pages_and_worker_agree_with_the_commands(case: Case) -> None:
     """After the worker has compiled and simulated, pages look the figures up."""
     from app.tune import variants_frame
     from engine.base.schema import decode
@@ -272,7 +274,7 @@ def test_pages_and_the_worker_say_what_the_commands_say(case: Case) -> None:
 
 
 @pytest.mark.exhaustive  # simulates the other GPUs' kernels, too: a minute
-def test_alternatives_say_what_evaluating_them_says(ask: Callable[..., str]) -> None:
+def test_alternatives_agree_with_their_evaluations(ask: Callable[..., str]) -> None:
     told = json.loads(
         ask(
             *("recommend-batch", "v01", "--gpu", "L4", "--heads", "1", "--seqlen", "128"),
@@ -341,7 +343,7 @@ def test_kernels_of_another_source_have_names_of_their_own() -> None:
     }
 
 
-def test_everyone_in_engine_and_app_hands_the_history_on() -> None:
+def test_all_code_passes_the_history_on() -> None:
     """Code that chooses times without the history could disagree with the rest."""
     asked = {"evaluate": 3, "preview": 2, "Evaluator": 1, "choose": 4, "known_rung": 3}
     exempt = {"engine/pipeline/selfcheck.py"}  # only checks correctness
@@ -389,7 +391,7 @@ def test_a_gpu_of_any_size_has_its_own_persistent_ctas() -> None:
         assert Kernel.of("v19", device).config["num_ctas"] == num_sms
 
 
-def test_a_slice_of_this_machines_gpu_is_what_everyone_means(
+def test_a_mig_slice_is_used_everywhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The driver gives it the GPU's name, and fewer SMs than the table."""
