@@ -326,21 +326,33 @@ def test_time_of_answers_in_its_order() -> None:
     foreign = evaluation_of(replace(case, of_this_source=False), MEDIUM, 1.0)
     assert time_with(foreign) == time_with()
 
+    others = (
+        replace(near, source_sha256="ab" * 32),
+        replace(near, config=near.config | {"num_warps": 8}),
+        replace(recorded, latency=replace(measured.latency, kind="device_cold")),
+    )
+    for other in others:
+        assert time_with(other) == time_with()
+
     kernel = replace(kernel, device=at_clock(kernel.device, 1_000))
     assert time_with(measured, near) == time_with()  # taken at the clock that the GPU chose
     assert says(time_with().reason, "as_given", "1,000 MHz")
 
 
 @pytest.mark.slow  # reads machine code
-def test_the_verdict_on_a_run_has_the_time_that_pages_show() -> None:
+def test_the_verdict_on_a_run_has_the_time_that_pages_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from made_up_history import Times
 
     from engine.history import History
+    from engine.history.history import predictions
     from engine.history.known_time import times_of
     from engine.pipeline.evaluate import evaluate
     from engine.pipeline.request import EvaluationRequest
     from engine.pipeline.verdict import verdict_on_run
 
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path))
     case = CASES[2]
     times = times_of([evaluation_of(case, MEDIUM, 61.0)], session="Mine: test data")
     request = EvaluationRequest(case.variant, MEDIUM, gpu=case.gpu, execute=False)
@@ -349,6 +361,10 @@ def test_the_verdict_on_a_run_has_the_time_that_pages_show() -> None:
     found = verdict_on_run(request, run, history).time
     assert found is not None
     assert (found.us, found.origin) == (61.0, "recorded")
+
+    evaluate(replace(request, clock_mhz=1_000, clock="given"), history=history)
+    (logged,) = predictions()  # none at a clock that no launch is measured at
+    assert logged.latency == run.latency
 
 
 @pytest.mark.parametrize("status", [Status.INCORRECT, Status.RACE, Status.CRASHED])
