@@ -54,9 +54,9 @@ def read_tensor_map(
     boxes, swizzle_bytes = [number("box", size) for size in box], number("swizzle", swizzle)
     heads, rows = ("num_heads_kv", "seqlen_kv") if like in "kv" else ("num_heads", "seqlen")
     size_of = dict(zip(DIMS, ("head_dim", rows, heads, "batch"), strict=True))
-    told = set(scope.used)  # the kernel does not get the numbers in a map's bounds
+    used = set(scope.used)  # the kernel does not get the numbers in a map's bounds
     sizes = [scope.number(size_of[dim]) for dim in dims]
-    scope.used.intersection_update(told)
+    scope.used.intersection_update(used)
     return TensorMap(
         name,
         tensor,

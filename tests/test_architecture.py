@@ -58,7 +58,7 @@ def test_imports_point_one_way(package: str) -> None:
                 assert top in MAY_IMPORT[package], f"{path.relative_to(ROOT)} imports {name}"
 
 
-def test_engine_knows_no_screen() -> None:
+def test_engine_imports_no_user_interface() -> None:
     for path in modules("engine") + modules("kernels"):
         assert not {n for n in imported_names(path) if n.split(".")[0] == "streamlit"}, path
 
@@ -241,7 +241,7 @@ def in_package(module: str, packages: Iterable[str]) -> bool:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_library_says_what_it_is(library: str) -> None:
+def test_libraries_have_a_readme(library: str) -> None:
     assert (ROOT / library.replace(".", "/") / "README.md").is_file()
 
 
@@ -258,7 +258,7 @@ def test_an_import_cycle_is_found() -> None:
         if p.name == "__init__.py" and p.parent.name != "engine"
     ],
 )
-def test_a_package_says_what_it_holds(package: str) -> None:
+def test_packages_have_a_docstring_and_their_public_names(package: str) -> None:
     """A package has a docstring, and its public names exist."""
     shown = importlib.import_module(package)
     assert shown.__doc__
@@ -279,7 +279,7 @@ def test_the_command_line_starts_lightly() -> None:
     assert done.stdout.strip() == ""
 
 
-def test_the_top_level_stays() -> None:
+def test_the_top_level_of_engine_is_fixed() -> None:
     listed = subprocess.run(
         ["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=True
     ).stdout.split("\n")
@@ -295,7 +295,7 @@ def test_no_file_is_longer_than_600_lines() -> None:
     assert [path for path in code if len(path.read_text().splitlines()) > 600] == []
 
 
-def test_what_simulates_asks_nothing_that_only_explains() -> None:
+def test_simulation_does_not_import_explanations() -> None:
     """Modules that simulate import none whose change does not make shipped figures old."""
     graph = imports_within(lazy=True)
     asked, found = ["engine.history.simulation", "engine.history.persistent"], set[str]()

@@ -28,7 +28,7 @@ def locked() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("requirement", RUNTIME, ids=name_of)
-def test_the_next_major_release_is_not_taken(requirement: str) -> None:
+def test_dependencies_exclude_the_next_major_release(requirement: str) -> None:
     assert re.search(r"<\d|==\d+\.\*", requirement), requirement
 
 

@@ -172,6 +172,6 @@ def test_a_library_is_used_without_attention(library: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name
 )
-def test_maps_name_every_room(path: Path) -> None:
+def test_package_tables_name_every_package(path: Path) -> None:
     rooms = {p.parent.name for p in (ROOT / "engine").glob("*/__init__.py")}
     assert {room for room in rooms if f"{room}/" not in text(path)} == set()

@@ -286,7 +286,7 @@ def problem_class(problem: Problem) -> str:
     which S and B·H (and KV, if it differs from S) lie. `BH17-32 G4`: 4 query heads share a K/V
     head."""
     dtype = SHORT_DTYPES[problem.dtype]
-    mask = "".join(f" {word}" for word in problem.words())
+    mask = "".join(f" {word}" for word in problem.feature_words())
     heads = _octave(problem.batch * problem.num_heads)
     keys = "" if problem.seqlen_kv is None else f" KV{_octave(problem.seqlen_kv)}"
     group = "" if problem.head_group == 1 else f" G{problem.head_group}"

@@ -384,10 +384,10 @@ class Problem(Stored):
     def label(self) -> str:
         """Return `B1 H8 S128 D64 fp16 causal` or `B1 H32 HKV8 S1 KV4096 D64 fp16`, for tables."""
         dtype = SHORT_DTYPES[self.dtype]
-        words = " ".join((self.dims(), dtype, *self.words()))
-        return f"B{self.batch} {self.heads()} {self.lengths()} {words}"
+        words = " ".join((self.dims_label(), dtype, *self.feature_words()))
+        return f"B{self.batch} {self.heads_label()} {self.lengths_label()} {words}"
 
-    def words(self) -> tuple[str, ...]:
+    def feature_words(self) -> tuple[str, ...]:
         """Return the features as short words, such as `("causal", "window128", "softcap50",
         "alibi", "sinks")`."""
         return (
@@ -406,19 +406,19 @@ class Problem(Stored):
     def rest(self) -> tuple[object, ...]:
         """Return a key of everything except batch and query heads, so that problems with equal keys
         are on one batch curve."""
-        kind = (self.direction, self.words(), self.seqlens)
-        return (self.lengths(), self.dims(), self.dtype, *kind)
+        kind = (self.direction, self.feature_words(), self.seqlens)
+        return (self.lengths_label(), self.dims_label(), self.dtype, *kind)
 
-    def dims(self) -> str:
+    def dims_label(self) -> str:
         """Return `D64`, or `D192 DV128` if V and K have different columns."""
         return f"D{self.head_dim}" + ("" if self.head_dim_v is None else f" DV{self.head_dim_v}")
 
-    def heads(self) -> str:
+    def heads_label(self) -> str:
         """Return `H8`, or `H32 HKV8` if query heads share K/V heads."""
         shared = "" if self.num_heads_kv is None else f" HKV{self.num_heads_kv}"
         return f"H{self.num_heads}{shared}"
 
-    def lengths(self) -> str:
+    def lengths_label(self) -> str:
         """Return `S128`, or `S1 KV4096` if K/V and Q have different lengths."""
         keys = "" if self.seqlen_kv is None else f" KV{self.seqlen_kv}"
         return f"S{self.seqlen}{keys}"

@@ -194,7 +194,7 @@ def _shift_scores(q: _Array, k: _Array, by: _Array) -> None:
     Softmax does not change, nor does the rounding of its result, because the column is the same in
     all keys.
     """
-    column = _half_of_the_way(q)
+    column = _balanced_element(q)
     k[..., 0] = column
     q[..., 0] = by * math.sqrt(q.shape[3]) / column
 
@@ -208,7 +208,7 @@ def _climb(q: _Array, k: _Array, direction: _Array) -> None:
     """
     if q.shape[3] < 2:
         return
-    column = _half_of_the_way(q)
+    column = _balanced_element(q)
     step = np.arange(k.shape[2]) // _STEP_KEYS
     k[..., 1] = column * (step / max(1, step[-1]) - 1.0)
     q[..., 1] = direction * (_FAR * math.sqrt(q.shape[3]) / column)
@@ -224,7 +224,7 @@ def _raise_one_key(
     """
     if q.shape[3] < 2 + _PEAKS:
         return
-    column = _half_of_the_way(q)
+    column = _balanced_element(q)
     batch, heads, keys = k.shape[:3]
     for peak in range(_PEAKS):
         key = rng.integers(0, keys, (batch, heads))
@@ -235,7 +235,7 @@ def _raise_one_key(
     q[(*np.nonzero(rows), which)] = _FAR * math.sqrt(q.shape[3]) / column
 
 
-def _half_of_the_way(q: _Array) -> float:
+def _balanced_element(q: _Array) -> float:
     """Return an element of K that gives a score of about `_FAR` with an equal element of Q."""
     return float(2.0 ** round(math.log2(_FAR * math.sqrt(q.shape[3])) / 2))
 

@@ -212,8 +212,8 @@ class Stored:
             try:
                 noun._check_file(raw)
             except FieldError as error:
-                told = PydanticCustomError("value_error", "{error}", {"error": str(error)})
-                raise _located(told, *error.place) from None
+                rephrased = PydanticCustomError("value_error", "{error}", {"error": str(error)})
+                raise _located(rephrased, *error.place) from None
             return noun
 
         def write(

@@ -88,7 +88,7 @@ _STANDARD_ERRORS = 8.0
 _MIN_SLOPE = 0.1  # of the unit roundoff
 _MIN_ROWS = 32
 # RMS error relative to the baseline's, above which suspected bugs are tried.
-_TELLING_RMS = 1.5
+_WARNING_RMS = 1.5
 # Relative RMS and largest error that give a warning by themselves; correct kernels have at most 1.0
 # and 1.1 on outputs of so many elements.
 _IMPRECISE_RMS, _IMPRECISE_LARGEST = 1.25, 1.6
@@ -97,7 +97,7 @@ _MIN_ELEMENTS = 4096
 _NEAR_ONE = 0.25
 # RMS slope of rows relative to the baseline's, and to the unit roundoff; correct kernels have at
 # most 1.0 and 0.16 over FlashAttention's shapes.
-_TELLING_ROW_FACTOR = 3.0
+_WARNING_ROW_FACTOR = 3.0
 _MIN_ROW_FACTOR = 0.4
 
 
@@ -115,9 +115,9 @@ def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles)
     rms = float(np.sqrt(np.square(compared.error).mean()))
     factor = row_factor_rms(compared.out - compared.reference, compared.reference)
     uneven = factor > max(
-        _TELLING_ROW_FACTOR * expected.baseline_row_factor, _MIN_ROW_FACTOR * roundoff
+        _WARNING_ROW_FACTOR * expected.baseline_row_factor, _MIN_ROW_FACTOR * roundoff
     )
-    if not (biased or uneven or rms > _TELLING_RMS * expected.baseline_rms):
+    if not (biased or uneven or rms > _WARNING_RMS * expected.baseline_rms):
         return _imprecise(rms, expected, compared)
     bug = _small_bug(spread_cases(inputs, compared, tiles))
     if bug is not None:

@@ -241,7 +241,7 @@ def _loads(name: str) -> tuple[str, ...]:
 
 
 # More specific, tried first: (pattern, words of the finding, contents of its line).
-_CLOSER: Sequence[tuple[FindingCode, str, Sequence[str]]] = (
+_SPECIFIC_LINES: Sequence[tuple[FindingCode, str, Sequence[str]]] = (
     (
         FindingCode.HEAD_STRIDE,
         "matches K and V of a head",
@@ -271,8 +271,10 @@ def place_of(pattern: str, source: Path | None, sentence: str = "") -> str:
     Args:
         sentence: the finding's sentence, which may make the line more specific.
     """
-    closer = [lines for code, words, lines in _CLOSER if code == pattern and words in sentence]
-    wanted = [*chain.from_iterable(closer), *_LINES.get(pattern, ())]
+    specific = [
+        lines for code, words, lines in _SPECIFIC_LINES if code == pattern and words in sentence
+    ]
+    wanted = [*chain.from_iterable(specific), *_LINES.get(pattern, ())]
     if not wanted or source is None:
         return ""
     try:

@@ -31,8 +31,8 @@ from engine.correctness.gradients import (
     ExpectedGradient,
     ExpectedGradients,
     GradientBug,
-    can_guess,
-    guessed_bugs,
+    can_predict_bugs,
+    gradient_bugs,
     head_of,
 )
 from engine.correctness.output_error import (
@@ -216,7 +216,7 @@ def _first_bad(worst: _Judged) -> tuple[int, int, int, int] | None:
     return index if first is None else min(index, first)
 
 
-def with_other_order(
+def with_other_cta_order(
     passed: Correctness, result: RunResult, other: RunResult, *, is_ordered: bool
 ) -> Correctness:
     """Revise the verdict by a run that executed the CTAs in another order.
@@ -294,24 +294,24 @@ def _known_bug(
 ) -> tuple[GradientBug, float] | None:
     """Return the suspected bug that best explains the error of the worst K/V head, or None."""
     problem, name = expected.inputs.problem, each.expected.name
-    if not can_guess(problem):
+    if not can_predict_bugs(problem):
         return None
     group = problem.head_group if name == "dq" else 1
     position = each.compared.worst_slice() // group
     here = slice(position * group, (position + 1) * group)
     out, reference = each.compared.out[here], each.compared.reference[here]
-    told = each.compared.finite[here]
-    error = np.where(told, out - reference, 0.0)
+    finite = each.compared.finite[here]
+    error = np.where(finite, out - reference, 0.0)
     whole = float(np.square(error).sum())
     if whole == 0.0:
         return None
     kv_slice = int(each.expected.coverage.slices[here][0]) // group
     head = head_of(expected.inputs, kv_slice)
     best: tuple[GradientBug, float] | None = None
-    for bug in guessed_bugs(problem, tiles.block_m, tiles.block_n):
+    for bug in gradient_bugs(problem, tiles.block_m, tiles.block_n):
         if name not in bug.outputs:
             continue
-        rest = np.where(told, out - bug.make(head)[name], 0.0)
+        rest = np.where(finite, out - bug.make(head)[name], 0.0)
         explained = 1.0 - float(np.square(rest).sum()) / whole
         if explained > _EXPLAINED and (best is None or explained > best[1] + 1e-4):
             best = bug, explained

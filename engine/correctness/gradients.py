@@ -46,7 +46,7 @@ from kernels.variant import GRADIENTS
 
 # Three more products than the forward pass, and five passes over S × S numbers.
 _WORK_PER_SCORE = 400
-_MAX_GUESSED = 1 << 22  # maximum scores of one head for which suspected bugs are computed
+_MAX_PREDICTED_SCORES = 1 << 22  # maximum scores of one head for which suspected bugs are computed
 
 
 def inputs_of(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> Inputs:
@@ -324,7 +324,7 @@ class GradientBug:
     make: Callable[[_Head], Mapping[str, Float64Array]]
 
 
-def guessed_bugs(problem: Problem, block_m: int, block_n: int) -> Iterator[GradientBug]:
+def gradient_bugs(problem: Problem, block_m: int, block_n: int) -> Iterator[GradientBug]:
     """Return suspected bugs of a kernel with these tiles, simple ones first."""
     both, every = ("dq", "dk"), GRADIENTS
     yield GradientBug(
@@ -455,9 +455,9 @@ def _lost_tiles(problem: Problem, block_m: int, block_n: int) -> Iterator[Gradie
                 )
 
 
-def can_guess(problem: Problem) -> bool:
+def can_predict_bugs(problem: Problem) -> bool:
     """True if a head is small enough to compute suspected bugs."""
-    return problem.head_group * problem.seqlen * problem.num_keys <= _MAX_GUESSED
+    return problem.head_group * problem.seqlen * problem.num_keys <= _MAX_PREDICTED_SCORES
 
 
 def head_of(inputs: Inputs, kv_slice: int) -> _Head:

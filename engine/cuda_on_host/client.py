@@ -169,7 +169,7 @@ _KEPT_SEGMENT_BYTES = 256 << 20
 _SMALL_JOB_BYTES = 32 << 20
 _LOG_TAIL_BYTES = 16 << 10
 MAX_PRINTED_BYTES = 64 << 20  # of one job; a kernel may print endlessly
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -213,7 +213,7 @@ class _Process:
 
     def _watch_output(self) -> None:
         """End the child if its output would fill the disk."""
-        while not self._ended.wait(_LOOK_S):
+        while not self._ended.wait(_POLL_S):
             with contextlib.suppress(OSError, ValueError):  # closed meanwhile
                 if os.fstat(self.output.fileno()).st_size > self._most_printed_bytes:
                     self.printed_too_much = True
@@ -516,15 +516,15 @@ def _encode_job(
             return_offset = place(buffer.bytes)
             returns[buffer.name] = (return_offset, buffer.bytes)
         buffers.append(
-            _told(buffer, "name", "bytes", "size_bytes", "pieces", "opens_itself", "read_only")
-            | _told(buffer, "each_launch")
+            _fields_of(buffer, "name", "bytes", "size_bytes", "pieces", "opens_itself", "read_only")
+            | _fields_of(buffer, "each_launch")
             | {
                 "fill": buffer.fill if buffer.data is None else "data",
                 "offset": offset,
                 "return_offset": return_offset,
             }
         )
-    request = _told(job, "schedule", "seed", "repeat", "probe", "slack_bytes", "inside") | {
+    request = _fields_of(job, "schedule", "seed", "repeat", "probe", "slack_bytes", "inside") | {
         "runtime": str(job.library.runtime),
         "library": str(job.library.path),
         "check": job.library.check,
@@ -535,14 +535,14 @@ def _encode_job(
     return request, returns, size
 
 
-def _told(noun: Buffer | Job | KernelLaunch, *names: str) -> dict[str, Any]:
+def _fields_of(noun: Buffer | Job | KernelLaunch, *names: str) -> dict[str, Any]:
     """Return the fields that are sent to the child under their own names."""
     return {name: getattr(noun, name) for name in names}
 
 
 def _encode_launch(launch: KernelLaunch, library: HostLibrary) -> dict[str, Any]:
-    told = _told(launch, "entry", "grid", "block", "dynamic_smem_bytes", "ctas", "cluster")
-    return told | {
+    fields = _fields_of(launch, "entry", "grid", "block", "dynamic_smem_bytes", "ctas", "cluster")
+    return fields | {
         "export": export_number(library, launch.entry),
         "args": [_encode_argument(argument) for argument in launch.args],
     }

@@ -168,7 +168,7 @@ _UNKNOWN_NAME = re.compile(
     r" '(?P<clang>[\w:]+)'"
 )
 # A static_assert of the CPU backend's headers.
-_OWN_WORDS = re.compile(r"static assertion failed.*?: \"?(the CPU backend .*?)\"?$")
+_STATIC_ASSERT = re.compile(r"static assertion failed.*?: \"?(the CPU backend .*?)\"?$")
 _NO_FILE = re.compile(
     r"(?:^| )(?P<file>[\w./+-]+): No such file|'(?P<clang>[\w./+-]+)' file not found"
 )
@@ -189,7 +189,7 @@ def explain(where: str, message: str, sources: Mapping[str, str]) -> str:
     for pattern, what, instead in _KNOWN:
         if re.search(pattern, f"{message}\n{source_line}"):
             return f"{where}: the CPU backend lacks {what}: {instead}."
-    if match := _OWN_WORDS.search(message):
+    if match := _STATIC_ASSERT.search(message):
         return f"{where}: {match[1]}."
     if match := _NO_FILE.search(message):
         name = match["file"] or match["clang"]

@@ -33,7 +33,7 @@ NOT_CODE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _ON_DEVICE = re.compile(r"\b(?:__device__|__global__|__constant__|__shared__|__managed__)\b")
-_STAYS = re.compile(
+_NEVER_HOST = re.compile(
     r"\b(?:constexpr|consteval|struct|class|union|enum|using|typedef|namespace|concept"
     r"|static_assert|asm|friend)\b"
 )
@@ -108,7 +108,7 @@ def host_lines(text: str) -> set[int]:
         first = line + code.count("\n", done, begin)
         if mark[0] == "{" and begin < mark.start():
             head = code[begin : mark.start()]
-            is_function = "(" in head and "=" not in head and not _STAYS.search(head)
+            is_function = "(" in head and "=" not in head and not _NEVER_HOST.search(head)
             is_host = is_function and not _ON_DEVICE.search(head)
         else:
             first = line
@@ -243,7 +243,7 @@ def _is_host(head: str, whole: str) -> bool:
         return False
     if _CLASS.match(whole) and not _ON_DEVICE.search(whole) and _HOST_USE.search(whole):
         return True
-    if _STAYS.search(_without_templates(head)):
+    if _NEVER_HOST.search(_without_templates(head)):
         # A class may have host functions and still be used by device code.
         return bool(re.match(r"\s*(?:using|typedef)\b", head) and _HOST_LIBRARY.search(whole))
     named = _FUNCTION_NAME.search(head)

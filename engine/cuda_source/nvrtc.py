@@ -44,8 +44,8 @@ from engine.cuda_source.sources import (
     includes_library,
     lacks_libcu,
     read_sources,
+    replacement_headers,
     require_libraries,
-    stand_ins,
     uses_implicit,
 )
 from engine.cuda_source.toolkit import (
@@ -93,7 +93,7 @@ def options_of(defines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def compiler_version(defines: Iterable[tuple[str, str]]) -> int:
-    """Return the NVRTC version that macros ask for, 1209 for 12.9; 0: the default."""
+    """Return the NVRTC version that macros select, 1209 for 12.9; 0: the default."""
     value = dict(defines).get(_VERSION, "0")
     return int(value) if value.isdigit() else 0
 
@@ -379,7 +379,7 @@ class _Build:
         if includes_library(sources):
             folders += more_headers(tools.include_dir)
         require_libraries(sources, folders)
-        headers = (*own, *stand_ins(sources, folders))
+        headers = (*own, *replacement_headers(sources, folders))
         macros = options_of(defines)
         options = {flag.split("=")[0] for flag in more_flags}
         usual = (f"--std={cpp}", *_FLAGS)

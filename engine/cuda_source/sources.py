@@ -93,7 +93,7 @@ def _without_macros(code: str, but: Container[str]) -> str:
     return _DEFINE.sub(kept, code)
 
 
-_BRING = "name the folder of its headers by `include` in the description"
+_REMEDY = "name the folder of its headers by `include` in the description"
 
 
 def _namespace(names: str) -> str:
@@ -107,7 +107,7 @@ _LIBRARIES: Final = tuple(
         ("CUB", r"cub/", _namespace("cub"), "write it with warp shuffles (__shfl_xor_sync)"),
         ("Thrust", r"thrust/", _namespace("thrust"), "use plain pointers in device code"),
         ("CUTLASS and CuTe", r"(?:cute|cutlass)/", _namespace("cute|cutlass"),
-         f"{_BRING}, or write the kernel without them, as the CPU backend executes few of them"),
+         f"{_REMEDY}, or write the kernel without them, as the CPU backend executes few of them"),
         ("cuRAND", r"curand_\w+\.h", r"\bcurand\w*",
          "leave dropout out, as the reference has none"),
         ("libcu++", r"cuda/", _namespace("cuda"), "inline PTX (mbarrier, cp.async), "
@@ -199,7 +199,7 @@ def _last_word(text: str) -> str:
     return words[-1] if words else ""
 
 
-def stand_ins(sources: Sources, folders: Sequence[Path]) -> tuple[tuple[str, str], ...]:
+def replacement_headers(sources: Sources, folders: Sequence[Path]) -> tuple[tuple[str, str], ...]:
     """Return (name, text) of the headers that replace others for NVRTC, and of their includes."""
     texts: dict[str, str] = {}
     for name in sources.foreign:
@@ -364,7 +364,7 @@ _HASH = re.compile(r"\?\?=|%:|#")
 _BLANKS = re.compile(r"[ \t\v\f]+")
 _INDENT = re.compile(r"[^\S\n]+")
 _NAMES_FILE = re.compile(r"(?:include_next|include|import|embed)\b")
-_ASKS = re.compile(r"\b__has_(?:include|include_next|embed)\b[ \t]*\([ \t]*(?P<name>[^\n)]*)")
+_INCLUDED = re.compile(r"\b__has_(?:include|include_next|embed)\b[ \t]*\([ \t]*(?P<name>[^\n)]*)")
 _LITERAL = re.compile(r"""[<"](?P<name>[^>"\n]+)[>"]""")
 _SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
 
@@ -438,7 +438,7 @@ def _named_files(file: str, text: str) -> Iterator[str]:
                 '#include "name".'
             )
         yield plain["name"]
-    for match in _ASKS.finditer(whole):
+    for match in _INCLUDED.finditer(whole):
         literal = _LITERAL.match(match["name"])
         if literal is None:
             raise OutsideFolder(f"{file}: {match[0][:60]} asks for a file that is not spelled out.")

@@ -16,7 +16,7 @@ from typing import Any
 
 from engine.base.errors import ToolMissing
 from engine.devices import nvml
-from engine.devices.spec import ask
+from engine.devices.spec import query_nvml
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 GIT_TIMEOUT_S = 5.0
@@ -113,12 +113,12 @@ def _gpus() -> tuple[list[dict[str, Any]], str | None, str | None]:
     """Return (GPUs, driver version, newest CUDA version that the driver supports), from NVML."""
     try:
         with nvml.session() as api:
-            count = ask(api, api.nvmlDeviceGetCount) or 0
-            handles = [ask(api, api.nvmlDeviceGetHandleByIndex, i) for i in range(count)]
-            version = ask(api, api.nvmlSystemGetCudaDriverVersion_v2)
+            count = query_nvml(api, api.nvmlDeviceGetCount) or 0
+            handles = [query_nvml(api, api.nvmlDeviceGetHandleByIndex, i) for i in range(count)]
+            version = query_nvml(api, api.nvmlSystemGetCudaDriverVersion_v2)
             return (
                 [_gpu(api, handle) for handle in handles if handle is not None],
-                ask(api, api.nvmlSystemGetDriverVersion),
+                query_nvml(api, api.nvmlSystemGetDriverVersion),
                 f"{version // 1000}.{version % 1000 // 10}" if version else None,
             )
     except ToolMissing:
@@ -126,17 +126,17 @@ def _gpus() -> tuple[list[dict[str, Any]], str | None, str | None]:
 
 
 def _gpu(api: Any, handle: Any) -> dict[str, Any]:
-    capability = ask(api, api.nvmlDeviceGetCudaComputeCapability, handle)
-    memory = ask(api, api.nvmlDeviceGetMemoryInfo, handle)
+    capability = query_nvml(api, api.nvmlDeviceGetCudaComputeCapability, handle)
+    memory = query_nvml(api, api.nvmlDeviceGetMemoryInfo, handle)
     state = nvml.read_state(api, handle)
     clock = api.NVML_CLOCK_MEM
     return {
-        "name": ask(api, api.nvmlDeviceGetName, handle),
+        "name": query_nvml(api, api.nvmlDeviceGetName, handle),
         "compute_capability": f"{capability[0]}.{capability[1]}" if capability else None,
         "memory_bytes": int(memory.total) if memory else None,
         "sm_clock_mhz": state.sm_clock_mhz,
         "max_sm_clock_mhz": state.max_sm_clock_mhz,
         "memory_clock_mhz": state.memory_clock_mhz,
-        "max_memory_clock_mhz": ask(api, api.nvmlDeviceGetMaxClockInfo, handle, clock),
+        "max_memory_clock_mhz": query_nvml(api, api.nvmlDeviceGetMaxClockInfo, handle, clock),
         "power_limit_w": state.power_limit_w,
     }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.base.errors import ToolMissing
-from engine.devices.spec import T, ask, initialised
+from engine.devices.spec import T, initialised_nvml, query_nvml
 
 _SLOW_INTERVAL_S = 0.1  # the board reports power and temperature as averages over this time
 
@@ -49,7 +49,7 @@ def session() -> Iterator[Any]:
     Raises:
         ToolMissing: nvidia-ml-py or an NVIDIA driver is not installed.
     """
-    nvml = initialised()
+    nvml = initialised_nvml()
     if isinstance(nvml, str):
         raise ToolMissing(nvml)
     try:
@@ -122,7 +122,7 @@ class StateReader:
         return older if older is not None and self._ask(older) is not None else None
 
     def _ask(self, query: Callable[..., T], *args: Any) -> T | None:
-        return ask(self._nvml, query, self._handle, *args)
+        return query_nvml(self._nvml, query, self._handle, *args)
 
 
 def read_state(nvml: Any, handle: Any) -> GpuState:

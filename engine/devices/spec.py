@@ -364,7 +364,7 @@ def modelled_name(driver_name: str) -> str:
 # CUDA's device 0 if CuPy is installed to find it.
 
 
-def initialised() -> Any:
+def initialised_nvml() -> Any:
     """Return the initialised module `pynvml`, or a sentence (a `str`) why it is not available."""
     try:
         import pynvml
@@ -380,7 +380,7 @@ def initialised() -> Any:
     return pynvml
 
 
-def ask(nvml: Any, query: Callable[..., T], *args: Any) -> T | None:
+def query_nvml(nvml: Any, query: Callable[..., T], *args: Any) -> T | None:
     """Return the result of a query; None if the board or driver does not support it."""
     try:
         return query(*args)
@@ -430,7 +430,7 @@ def detect_local() -> DetectedDevice | str:
     first = None if visible is None else visible.split(",")[0].strip()
     if first is not None and first in ("", "-1", "NoDevFiles"):
         return "CUDA_VISIBLE_DEVICES hides every GPU of this machine: unset it, or choose a target."
-    nvml = initialised()
+    nvml = initialised_nvml()
     if isinstance(nvml, str):  # common, as on a laptop, so not an exception
         return nvml
     try:
@@ -446,19 +446,19 @@ def _describe(api: Any, first: str | None) -> DetectedDevice | str:
     except api.NVMLError as error:
         wanted = "the first GPU" if first is None else f"CUDA_VISIBLE_DEVICES={first}"
         return f"The driver does not find {wanted} ({error}): choose a target GPU by name."
-    name = str(ask(api, api.nvmlDeviceGetName, handle) or "unknown GPU")
-    capability = ask(api, api.nvmlDeviceGetCudaComputeCapability, handle)
+    name = str(query_nvml(api, api.nvmlDeviceGetName, handle) or "unknown GPU")
+    capability = query_nvml(api, api.nvmlDeviceGetCudaComputeCapability, handle)
     if capability is None:
         return f"The driver does not say which compute capability {name} has: choose a target GPU."
     compute_capability = (int(capability[0]), int(capability[1]))
-    memory = ask(api, api.nvmlDeviceGetMemoryInfo, handle)
+    memory = query_nvml(api, api.nvmlDeviceGetMemoryInfo, handle)
     num_sms = None if cuda is None else cuda.num_sms
     if num_sms is None:
-        lanes = ask(api, api.nvmlDeviceGetNumGpuCores, handle)
+        lanes = query_nvml(api, api.nvmlDeviceGetNumGpuCores, handle)
         per_sm = _LANES_PER_SM.get(compute_capability, _LANES_PER_SM_ELSE)
         num_sms = None if not lanes else int(lanes) // per_sm
     l2_bytes = None if cuda is None else cuda.l2_bytes
-    clock_mhz = ask(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_SM)
+    clock_mhz = query_nvml(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_SM)
     try:
         spec = find_device(modelled_name(name))
         in_table = spec.compute_capability == compute_capability
@@ -474,8 +474,8 @@ def _describe(api: Any, first: str | None) -> DetectedDevice | str:
         spec=spec,
         in_table=in_table,
         driver_name=name,
-        uuid=str(ask(api, api.nvmlDeviceGetUUID, handle) or ""),
-        driver_version=str(ask(api, api.nvmlSystemGetDriverVersion) or ""),
+        uuid=str(query_nvml(api, api.nvmlDeviceGetUUID, handle) or ""),
+        driver_version=str(query_nvml(api, api.nvmlSystemGetDriverVersion) or ""),
         memory_bytes=None if memory is None else int(memory.total),
         differences=differences,
     )
@@ -517,7 +517,7 @@ def _handle(api: Any, first: str | None, cuda: _CudaDevice | None) -> Any:
     Without CuPy, CUDA's order is unknown, so CUDA_VISIBLE_DEVICES is applied to NVML's order.
     """
     if cuda is not None:
-        handle = ask(api, api.nvmlDeviceGetHandleByPciBusId, cuda.pci_bus_id)
+        handle = query_nvml(api, api.nvmlDeviceGetHandleByPciBusId, cuda.pci_bus_id)
         if handle is not None:
             return handle
     if first is None or first.isdigit():
@@ -530,15 +530,15 @@ def _handle(api: Any, first: str | None, cuda: _CudaDevice | None) -> Any:
 
 def _uuids(api: Any) -> Iterator[tuple[str, Any]]:
     """Return the UUIDs of all GPUs and MIG slices, each with the handle of the whole GPU."""
-    for index in range(ask(api, api.nvmlDeviceGetCount) or 0):
-        gpu = ask(api, api.nvmlDeviceGetHandleByIndex, index)
+    for index in range(query_nvml(api, api.nvmlDeviceGetCount) or 0):
+        gpu = query_nvml(api, api.nvmlDeviceGetHandleByIndex, index)
         if gpu is None:
             continue
-        yield str(ask(api, api.nvmlDeviceGetUUID, gpu) or ""), gpu
-        for each in range(ask(api, api.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
-            mig = ask(api, api.nvmlDeviceGetMigDeviceHandleByIndex, gpu, each)
+        yield str(query_nvml(api, api.nvmlDeviceGetUUID, gpu) or ""), gpu
+        for each in range(query_nvml(api, api.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
+            mig = query_nvml(api, api.nvmlDeviceGetMigDeviceHandleByIndex, gpu, each)
             if mig is not None:
-                yield str(ask(api, api.nvmlDeviceGetUUID, mig) or ""), gpu
+                yield str(query_nvml(api, api.nvmlDeviceGetUUID, mig) or ""), gpu
 
 
 def _from_driver(
@@ -552,10 +552,10 @@ def _from_driver(
 ) -> DeviceSpec:
     """Return a row for a GPU that is not in the table; peaks are None, because the driver does not
     report them."""
-    memory = ask(api, api.nvmlDeviceGetMemoryInfo, handle)
-    memory_clock = ask(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_MEM)
-    bus_bits = ask(api, api.nvmlDeviceGetMemoryBusWidth, handle)
-    limit_mw = ask(api, api.nvmlDeviceGetPowerManagementDefaultLimit, handle)
+    memory = query_nvml(api, api.nvmlDeviceGetMemoryInfo, handle)
+    memory_clock = query_nvml(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_MEM)
+    bus_bits = query_nvml(api, api.nvmlDeviceGetMemoryBusWidth, handle)
+    limit_mw = query_nvml(api, api.nvmlDeviceGetPowerManagementDefaultLimit, handle)
     bandwidth = None
     if memory_clock and bus_bits:
         bandwidth = 2 * memory_clock * 1e6 * bus_bits / 8 / 1e9  # two transfers per clock

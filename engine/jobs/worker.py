@@ -179,8 +179,8 @@ class _Stream:
     checked: Evaluation
     plan: LaunchPlan
     inputs: Inputs
-    turn: SamplerSettings
-    max_samples: int
+    turn: SamplerSettings = _TURN
+    max_samples: int = MAX_SAMPLES
     last_stage: str = ""
     count: int = 0
 

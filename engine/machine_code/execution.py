@@ -189,9 +189,9 @@ _PLACE = re.compile(r"^\S+ at 0x([0-9a-f]+) ")
 _ADDRESS = re.compile(r" bytes at 0x([0-9a-f]+)")  # of global memory
 _REACHES = re.compile(r"^\S+ at 0x[0-9a-f]+ reaches ")  # native message about an address
 # Native messages about unsupported code, as opposed to wrong code.
-_NOT_FOLLOWED = re.compile(r"\bnot supported here\b")
+_UNSUPPORTED = re.compile(r"\bnot supported here\b")
 _BUFFER = re.compile(r"BUFFER (\d+)")
-_TO_KEPT = re.compile(r"^\S+ at 0x[0-9a-f]+ writes to BUFFER \d+, which is read-only")
+_WRITES_READ_ONLY = re.compile(r"^\S+ at 0x[0-9a-f]+ writes to BUFFER \d+, which is read-only")
 
 
 class ExecutionFault(AttuneError):
@@ -354,9 +354,9 @@ def execute(
         names = [buffer.name for buffer in ordered]
         what = error.value.decode(errors="replace")
         said = _sentence(program, what, names, tuple(cta.tolist()))
-        if _NOT_FOLLOWED.search(what):
+        if _UNSUPPORTED.search(what):
             raise UnsupportedInstruction(said)
-        if _TO_KEPT.match(what):
+        if _WRITES_READ_ONLY.match(what):
             raise ReadOnlyWrite(said)
         if _REACHES.match(what):
             found_at = _ADDRESS.search(what)

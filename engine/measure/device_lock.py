@@ -24,7 +24,7 @@ from engine.base.errors import MeasureError, ToolMissing
 from engine.base.schema import clean_line
 from engine.devices import nvml
 from engine.devices.nvml import GpuState
-from engine.devices.spec import ask, detect_local
+from engine.devices.spec import detect_local, query_nvml
 
 # Not tempfile.gettempdir(): it depends on TMPDIR, and all users must use the same folder.
 _SHARED_FOLDER = Path("/tmp/attune-gpu-locks")
@@ -202,7 +202,7 @@ def gpu_states() -> Iterator[Callable[[], GpuState]]:
     uuid = _uuid()
     try:
         with nvml.session() as api:
-            handle = ask(api, api.nvmlDeviceGetHandleByUUID, uuid) if uuid else None
+            handle = query_nvml(api, api.nvmlDeviceGetHandleByUUID, uuid) if uuid else None
             if handle is None:
                 yield lambda: _UNKNOWN
             else:

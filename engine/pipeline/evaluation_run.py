@@ -423,9 +423,9 @@ class EvaluationRun:
             return passed
         self.stage("Executing in another order")
         other = self._run(backend, plan, inputs, _other_order(backend, self.request), repeat=False)
-        from engine.correctness.gradient_check import with_other_order
+        from engine.correctness.gradient_check import with_other_cta_order
 
-        return with_other_order(passed, result, other, is_ordered=plan.repeatable)
+        return with_other_cta_order(passed, result, other, is_ordered=plan.repeatable)
 
     def _wrong_in_other_order(
         self,

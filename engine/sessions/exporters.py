@@ -164,7 +164,7 @@ def _sizes(problem: Problem) -> dict[str, Any]:
         sizes["seqlen_kv"] = problem.seqlen_kv
     if problem.num_heads_kv is not None:
         sizes["num_heads_kv"] = problem.num_heads_kv
-    if features := " ".join(problem.words()).removeprefix("causal").strip():
+    if features := " ".join(problem.feature_words()).removeprefix("causal").strip():
         sizes["features"] = features
     return sizes
 

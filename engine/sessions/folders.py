@@ -256,7 +256,7 @@ def _stem(snapshot: Snapshot) -> str:
     ]
     if len(problems) == 1:
         p = problems[0]
-        shape = f"b{p.batch} {p.heads()} {p.lengths()} d{p.head_dim}"
+        shape = f"b{p.batch} {p.heads_label()} {p.lengths_label()} d{p.head_dim}"
         parts[-1] = shape.lower().replace(" ", "-")
     return "_".join(part for part in parts if part)
 

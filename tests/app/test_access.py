@@ -60,7 +60,7 @@ def _names() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("host", ["localhost:8501", "127.0.0.1", "LOCALHOST:1", "localhost."])
-def test_this_machines_own_names_get_in_and_nobody_frames_them(host: str) -> None:
+def test_local_host_names_are_accepted_and_framing_is_refused(host: str) -> None:
     status, headers, text = answer(Host=host)
     assert (status, text) == (200, "the app")
     assert headers["content-security-policy"] == "frame-ancestors 'self'"
@@ -80,7 +80,7 @@ def test_this_machines_own_names_get_in_and_nobody_frames_them(host: str) -> Non
         "*.localhost",
     ],
 )
-def test_any_other_name_is_refused_with_a_sentence(host: str) -> None:
+def test_other_host_names_are_refused_with_a_message(host: str) -> None:
     status, headers, text = answer(Host=host)
     assert status == 421
     assert "--server.allowedHosts" in text
@@ -103,7 +103,7 @@ def test_any_other_name_is_refused_with_a_sentence(host: str) -> None:
         "",
     ],
 )
-def test_pages_of_other_addresses_are_refused_before_streamlit_sees_them(origin: str) -> None:
+def test_other_origins_are_refused_before_streamlit(origin: str) -> None:
     for token in ("", TOKEN):
         cookie = {"Cookie": f"attune_token_8501={token}"}
         given = {"token": token, "Host": "localhost:8501", "Origin": origin, **cookie}
@@ -114,12 +114,12 @@ def test_pages_of_other_addresses_are_refused_before_streamlit_sees_them(origin:
 
 
 @pytest.mark.parametrize("host", ["localhost:8501", "127.0.0.1:8501", "localhost"])
-def test_its_own_pages_get_in(host: str) -> None:
+def test_own_origin_is_accepted(host: str) -> None:
     for scheme in ("http", "https"):  # behind a proxy the scheme is unknown
         assert answer(Host=host, Origin=f"{scheme}://{host}")[0] == 200
 
 
-def test_without_the_token_nobody_gets_in() -> None:
+def test_requests_without_token_are_refused() -> None:
     for path in ("/", "/_stcore/health", "/?token=wrong", "/?token="):
         status, _, text = answer(path, token=TOKEN, Host="localhost:8501")
         assert status == 403
@@ -142,7 +142,7 @@ def signed_in(server: Any, host: str, path: str) -> tuple[str, str]:
     return headers["location"], cookie.partition(";")[0]
 
 
-def test_the_printed_url_becomes_a_cookie_and_leaves_the_address_bar() -> None:
+def test_token_of_url_becomes_a_cookie_and_is_removed_from_url() -> None:
     server, host = AccessControl(PlainTextResponse("the app"), TOKEN), f"{own_name(TOKEN)}:8501"
     leads, pair = signed_in(server, host, f"/sweep?b=4&token={TOKEN}")
     assert leads == "/sweep?b=4"
@@ -153,7 +153,7 @@ def test_the_printed_url_becomes_a_cookie_and_leaves_the_address_bar() -> None:
     assert answer(server=other, Host=host, Cookie=pair)[0] == 403  # a secret of this server
 
 
-def test_the_session_is_bound_to_one_name() -> None:
+def test_session_cookie_is_bound_to_one_host() -> None:
     """The cookie is set for a name of its own, as all servers on `localhost` share cookies."""
     server, name = AccessControl(PlainTextResponse("the app"), TOKEN), own_name(TOKEN)
     assert name.startswith("attune-")
@@ -173,7 +173,7 @@ def test_the_session_is_bound_to_one_name() -> None:
     assert answer(server=server, Host="box:8501", Cookie=of_box)[0] == 200
 
 
-def test_names_under_localhost_that_streamlit_refuses_are_not_used() -> None:
+def test_localhost_names_that_streamlit_refuses_are_not_used() -> None:
     config.set_option(ALLOWED_HOSTS, ["localhost"])
     server = AccessControl(PlainTextResponse("the app"), TOKEN)
     _, pair = signed_in(server, "localhost:8501", f"/?token={TOKEN}")
@@ -181,7 +181,7 @@ def test_names_under_localhost_that_streamlit_refuses_are_not_used() -> None:
     assert answer(server=server, Host="attune-0123456789abcdef.localhost")[0] == 421
 
 
-def test_the_token_is_made_or_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_generated_or_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert access_token([]) == ""
     made = access_token(["--token"])
     assert len(made) >= 32

@@ -25,7 +25,7 @@ LOOKED_UP = History(work="look up")
 
 
 @pytest.mark.parametrize("page", ["", "batch"])
-def test_auto_is_the_kernel_that_it_takes(open_app, page):
+def test_auto_is_shown_as_the_chosen_kernel(open_app, page):
     at = open_app(page, variant="auto", gpu="L4", S="2048", H="8")
     assert not at.exception
     assert not at.error
@@ -47,7 +47,7 @@ def test_auto_is_the_kernel_that_it_takes(open_app, page):
         assert shown == value
 
 
-def test_a_sweep_of_auto_is_of_what_it_takes(open_app):
+def test_sweep_of_auto_sweeps_the_chosen_kernel(open_app):
     at = open_app("sweep", gpu="L4", sweep_variants="auto", sweep_S="128,2048")
     assert not at.exception
     assert not at.error
@@ -57,7 +57,7 @@ def test_a_sweep_of_auto_is_of_what_it_takes(open_app):
             assert any(w.key == f"sweep_{tunable.name}" for w in at.text_input), tunable.name
 
 
-def test_a_sweep_of_auto_goes_by_times_that_sessions_hold(open_app):
+def test_sweep_of_auto_uses_times_of_sessions(open_app):
     sha = read_sources(find_variant("v01").source).source_sha256
     save("Faster than any", taken(0.5, 128, sha))
     untimed = choose(Problem(1, 1, 256, 64), find_device("L4"), history=LOOKED_UP).variant
@@ -84,7 +84,7 @@ class _Asked(History):
         return Time(self.us, self.us, self.us, "predicted", "machine code", 0, "", "")
 
 
-def test_a_final_choice_is_worked_out_once_until_something_changes(monkeypatch):
+def test_final_choice_is_cached_until_its_inputs_change(monkeypatch):
     problem = Problem(3, 8, 640, 64)
     history = _Asked(Times({}))
 

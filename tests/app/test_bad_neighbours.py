@@ -44,7 +44,7 @@ def neighbours(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("neighbours")
 @pytest.mark.parametrize("page", ["tune", "batch"])
-def test_the_ladder_is_there_as_before(open_app, page):
+def test_ladder_is_listed_despite_bad_kernels(open_app, page):
     at = open_app(page, gpu="L4")
     assert not at.exception
     offered = next(box.options for box in at.selectbox if box.key and "variant" in box.key)
@@ -54,7 +54,7 @@ def test_the_ladder_is_there_as_before(open_app, page):
 
 @pytest.mark.usefixtures("neighbours")
 @pytest.mark.parametrize("name", [name for name in BAD if name != "bad_text"])
-def test_a_bad_one_is_a_sentence(open_app, name):
+def test_bad_kernel_gives_a_message(open_app, name):
     at = open_app("batch", gpu="L4", variant=name)
     assert not at.exception
     said = texts(at).replace("\\", "")

@@ -64,7 +64,7 @@ def follow(at, **params):
     return at.run()
 
 
-def test_it_recommends_with_an_interval_a_gain_and_a_reason(open_app):
+def test_recommendation_has_interval_gain_and_reason(open_app):
     at = open_batch(open_app)
     assert not at.exception
     batch = int(metric(at, "Recommended").split("= ")[1])
@@ -80,7 +80,7 @@ def test_it_recommends_with_an_interval_a_gain_and_a_reason(open_app):
     assert len(charts(at)) == 1
 
 
-def test_heads_and_length_move_the_recommendation(open_app):
+def test_recommendation_depends_on_heads_and_length(open_app):
     at = open_batch(open_app)
     before = metric(at, "Recommended")
     until(at.select_slider(key="H").set_value(16).run(), ready)
@@ -99,7 +99,7 @@ def test_a_typed_length_is_a_stop_of_the_slider(open_app):
 
 
 @pytest.mark.slow
-def test_an_answer_that_arrives_replaces_no_input(open_app, monkeypatch):
+def test_a_finished_job_keeps_the_input_widgets(open_app, monkeypatch):
     """Widgets keep their id: a new one would lose the focus and the key that is being typed."""
     monkeypatch.setattr("app.shared.runs.COMPILE_WAIT_S", 0.0)
     at = open_app("batch", gpu="L4", variant="v02", dtype="bfloat16", D="32", S="64")
@@ -164,7 +164,7 @@ def test_a_gpu_without_a_price_says_so(open_app):
     assert says(texts(at), "no_list_price")
 
 
-def test_waiting_takes_rate_and_budget(open_app):
+def test_waiting_needs_rate_and_latency_budget(open_app):
     at = open_batch(open_app, batch_tab="Batch cannot grow")
     at.number_input(key="arrivals").set_value(5000.0).run()
     assert says(texts(at), "waiting_incomplete") or at.error
@@ -193,7 +193,7 @@ def test_points_of_a_csv_validate_and_calibrate(open_app):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("calibrate", ["true", "false"])
-def test_what_was_measured_is_not_overruled(open_app, calibrate):
+def test_measured_points_are_kept(open_app, calibrate):
     at = upload(open_batch(open_app, batch_tab="Table", calibrate=calibrate), SERIES)
     table = at.dataframe[0].value.set_index("B")
     assert (table["latency µs"][32], table["origin"][32]) == (750.0, "recorded")
@@ -223,7 +223,7 @@ def test_the_shipped_l4_study_is_offered_for_its_variant(open_app):
     assert at.query_params["points"] == STUDY
 
 
-def test_times_of_this_very_file_are_taken_by_default(open_app):
+def test_times_of_the_same_source_are_used_by_default(open_app):
     sha = read_sources(find_variant("v01").source).source_sha256
     save("On the L4", taken(800.0, 256, sha), taken(410.0, 128, sha))
     at = open_batch(open_app)
@@ -237,7 +237,7 @@ def test_times_of_this_very_file_are_taken_by_default(open_app):
 
 
 @pytest.mark.slow
-def test_batch_invariance_is_found_out_by_a_job(open_app):
+def test_batch_invariance_is_checked_by_a_job(open_app):
     at = open_batch(open_app, S="64", D="32")
     at.button(key="invariance").click().run()
     until(at, lambda page: "is batch-invariant" in texts(page))
@@ -245,7 +245,7 @@ def test_batch_invariance_is_found_out_by_a_job(open_app):
     assert any(says(d.value, "elements_that_differ") for d in at.dataframe)
 
 
-def test_targets_that_one_batch_reaches_are_one_mark() -> None:
+def test_targets_with_the_same_batch_share_one_mark() -> None:
     reached = [SimpleNamespace(batch=b, target=t) for b, t in ((7, 0.7), (7, 0.9), (14, 0.95))]
     labels = ["now: 1", "70%, 90%: 7", "95%: 14"]
     assert marks(reached, 1)["label"].tolist() == labels  # type: ignore[arg-type]
@@ -304,7 +304,7 @@ def test_saving_keeps_prediction_measurements_and_words(open_app):
 
 
 @pytest.mark.slow
-def test_a_batch_beyond_the_axis_is_not_cut_without_a_word(open_app):
+def test_a_batch_beyond_the_axis_is_reported(open_app):
     at = open_batch(open_app, B="5000")
     assert metric(at, "Now") == "B = 5,000"
     assert says(texts(at), "batches_go_run", "5,000", "4,096")
@@ -380,7 +380,7 @@ def test_a_link_carries_the_uploaded_points(open_app):
     ("name", "said"),
     [("0" * 16, "csv_not_kept"), ("../secret", "link_value_unused")],
 )
-def test_a_link_to_points_that_are_not_here_says_so(open_app, name, said):
+def test_a_link_to_missing_points_is_reported(open_app, name, said):
     at = open_batch(open_app, points="csv", points_file=name)
     assert says(plain_texts(at), said, name)
     assert not at.exception

@@ -20,7 +20,7 @@ def frame(*rows: dict[str, object]) -> pd.DataFrame:
     return pd.DataFrame([base | row for row in rows])
 
 
-def test_a_winner_says_over_whom_and_by_how_much() -> None:
+def test_winner_names_runner_up_and_ratio() -> None:
     [bar] = winner_map(frame({}), LIGHT).data
     assert list(bar.x) == [1.5]
     (text,) = bar.text
@@ -30,14 +30,14 @@ def test_a_winner_says_over_whom_and_by_how_much() -> None:
     assert "1.4× to 1.6×" in bar.hovertext[0]
 
 
-def test_how_it_stands_beside_sdpa_is_said() -> None:
+def test_ratio_to_sdpa_is_shown() -> None:
     [bar] = winner_map(frame({"sdpa": "flash", "speedup_over_sdpa": 0.5}), LIGHT).data
     (text,) = bar.text
     assert says(text, "times_faster", "1.5×", "v02")
     assert says(text, "times_slower", "2×", "SDPA flash")
 
 
-def test_a_tie_is_hatched_and_named_and_a_lone_variant_says_so() -> None:
+def test_ties_are_hatched_and_single_variants_are_noted() -> None:
     tie = {"tied": "v02", "runner_up": "", "speedup": np.nan}
     alone = {"runner_up": "", "speedup": np.nan}
     [bar] = winner_map(frame(tie, alone), LIGHT).data
@@ -53,7 +53,7 @@ def test_the_same_problem_of_two_environments_is_two_bars() -> None:
     assert len(set(bar.y)) == 2
 
 
-def test_foreign_names_stay_text_and_many_rows_are_cut() -> None:
+def test_names_are_escaped_and_long_charts_truncated() -> None:
     evil = "<img src=x onerror=alert(1)>"
     figure = winner_map(frame(*[{"winner": evil, "device": evil}] * (MAX_ROWS + 5)), LIGHT)
     assert len(figure.data[0].y) == MAX_ROWS

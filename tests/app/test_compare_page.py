@@ -36,7 +36,7 @@ def tables(at, column: str) -> list:
     return [d.value for d in at.dataframe if column in d.value]
 
 
-def test_without_a_second_kernel_it_says_how_to_get_one(open_app):
+def test_without_a_second_kernel_instructions_are_shown(open_app):
     at = open_app("compare")
     assert not at.exception
     assert says(texts(at), "save_session_tune")
@@ -81,7 +81,7 @@ def test_a_regression_comes_first_with_its_interval(open_app):
     at.dataframe(key="compare_rows")
 
 
-def test_two_variants_on_one_problem_stand_side_by_side(open_app):
+def test_two_variants_on_one_problem_are_compared_on_the_page(open_app):
     save("Old", timed(10.0, variant="v01"))
     save("New", timed(5.0, variant="v02", config={}), day=2)
     at = open_app("compare")
@@ -144,7 +144,7 @@ def test_sources_that_differ_are_a_diff(open_app):
     assert ["-int b;" in c.value and "+int c;" in c.value for c in at.code] == [True]
 
 
-def test_nothing_in_common_says_what_to_do(open_app):
+def test_without_common_problems_instructions_are_shown(open_app):
     save("Old", timed(10.0))
     other = replace(BASE.problem, seqlen=BASE.problem.seqlen * 2)
     save("New", timed(10.0, problem=other), day=2)
@@ -169,7 +169,7 @@ def test_hostile_text_stays_text(open_app):
     assert "<script>" not in figure.replace("\\u003c", "<")
 
 
-def test_it_starts_with_the_newest_that_share_a_problem(open_app):
+def test_defaults_are_the_newest_sessions_with_a_common_problem(open_app):
     old = save("Old", timed(10.0))
     save("Else", timed(3.0, problem=replace(BASE.problem, seqlen=77)), day=2)
     new = save("New", timed(13.0), day=3)

@@ -34,7 +34,7 @@ def test_prices_of_different_kinds_say_so() -> None:
     assert not says(frame[frame["$/hour"].notna()]["price basis"], "without_list_price")
 
 
-def test_a_gpu_in_software_is_not_taken_for_a_gpu(
+def test_a_software_gpu_is_not_listed_as_local_gpu(
     software_nvml: SoftwareNvml,
     open_app: Callable[..., AppTest],
     monkeypatch: pytest.MonkeyPatch,

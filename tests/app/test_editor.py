@@ -61,12 +61,12 @@ def test_a_template_that_is_no_editor_is_one_sentence(monkeypatch, template):
         ("", None),
     ],
 )
-def test_there_is_none_on_another_machine(local, url, address):
+def test_no_editor_link_from_another_machine(local, url, address):
     local.url, local.ip_address = url, address
     assert editor_link(SOURCE, 1) == ("", "")
 
 
-def test_over_ssh_only_an_editor_that_was_named(monkeypatch):
+def test_over_ssh_only_a_configured_editor_is_linked(monkeypatch):
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.2 5000 10.0.0.3 22")
     assert editor_link(SOURCE, 1) == ("", "")
     monkeypatch.setenv("ATTUNE_EDITOR", "vscode://vscode-remote/ssh-remote+box{path}:{line}")

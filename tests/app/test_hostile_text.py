@@ -103,12 +103,12 @@ def check(at: Any) -> int:
     return seen
 
 
-def test_the_probe_is_at_every_free_place(hostile) -> None:
+def test_the_probe_text_is_in_every_text_field(hostile) -> None:
     count = dumps(hostile, compress=False).count(b"evil/p")
     assert count >= 45
 
 
-def test_no_text_of_a_snapshot_acts_on_the_sessions_page(open_app, hostile) -> None:
+def test_snapshot_texts_are_escaped_on_the_sessions_page(open_app, hostile) -> None:
     name = save(hostile)
     at = open_app("sessions", session=name)
     assert check(at) > 5
@@ -120,7 +120,7 @@ def test_no_text_of_a_snapshot_acts_on_the_sessions_page(open_app, hostile) -> N
         assert check(at) > 5, tab
 
 
-def test_no_text_of_a_snapshot_acts_on_the_compare_page(open_app, hostile) -> None:
+def test_snapshot_texts_are_escaped_on_the_compare_page(open_app, hostile) -> None:
     environment = hostile.environment.model_copy(update={"driver": "another"})
     save(hostile)
     save(hostile.model_copy(update={"id": "f" * 32, "environment": environment}))
@@ -130,12 +130,12 @@ def test_no_text_of_a_snapshot_acts_on_the_compare_page(open_app, hostile) -> No
 @pytest.mark.parametrize(
     "text", ["- x", "+ x", "1. x", "12) x", "---", "# x", "> x", "    x", "&lt;"]
 )
-def test_no_line_becomes_a_block(text: str) -> None:
+def test_no_text_becomes_a_markdown_block(text: str) -> None:
     safe = plain_markdown(text)
     assert not re.match(r"([-+*]|\d+[.)])(\s|$)|---|[#>&]|\s{4}", safe)
 
 
-def test_figures_stay_as_they_are() -> None:
+def test_numbers_are_not_escaped() -> None:
     for text in ("12.5 µs", "-3 %", "1,024", "4.9e-04"):
         assert plain_markdown(text) == text
 
@@ -143,7 +143,7 @@ def test_figures_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     "value", one_in(5, [0, 1, 1e-6, 255, 1024, 2**53, 1e15, 1e39, -1, None], 2, slow=3)
 )
-def test_figures_that_validate_break_no_view(open_app, value) -> None:
+def test_extreme_valid_figures_are_displayed(open_app, value) -> None:
     """With an extreme value in every field that accepts it, no tab raises."""
     raw = filled(value, [p for p in NUMBERS if p[0] in ("evaluations", "error_maps")])
     raw["error_maps"] = [raw["error_maps"][0] | {"name": name} for name in ("a__b", "a__b", "c")]
@@ -156,7 +156,7 @@ def test_figures_that_validate_break_no_view(open_app, value) -> None:
         assert metric(at, "Registers")
 
 
-def test_a_view_that_fails_is_a_sentence_in_its_tab(open_app, monkeypatch, view_errors) -> None:
+def test_a_failing_view_shows_an_error_in_its_tab(open_app, monkeypatch, view_errors) -> None:
     def broken(_: object) -> None:
         raise ZeroDivisionError
 
@@ -198,13 +198,13 @@ def hostile_files(hostile: Snapshot, cache_dir: Path) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("hostile_files")
 @pytest.mark.parametrize("page", ["", "batch", "devices"])
-def test_no_text_of_a_file_acts_on_the_other_pages(open_app, page) -> None:
+def test_file_texts_are_escaped_on_the_other_pages(open_app, page) -> None:
     assert check(open_app(page, gpu="L4", variant="v05", S="128")) >= (page != "devices")
 
 
 @pytest.mark.usefixtures("hostile_files")
 @pytest.mark.parametrize("tab", one_in(3, SWEEP_TABS))
-def test_no_text_of_a_journal_acts_on_the_sweep_page(open_app, tab) -> None:
+def test_journal_texts_are_escaped_on_the_sweep_page(open_app, tab) -> None:
     at = open_app("sweep", gpu="L4", sweep="cli-hostile", sweep_tab=tab)
     assert check(at) >= (tab not in ("Table", "Not timed"))  # these tabs show only dataframes
     assert metric(at, "Done")

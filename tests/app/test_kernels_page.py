@@ -73,7 +73,7 @@ def jobs() -> Iterator[FakeManager]:
 
 
 @pytest.mark.slow
-def test_rungs_are_worked_out_one_job_each_and_can_be_cancelled(open_app, jobs, monkeypatch):
+def test_each_rung_is_computed_by_one_cancellable_job(open_app, jobs, monkeypatch):
     def unknown(variant, request, *_):  # even if another test computed it
         found = known_rung(variant, request)
         return replace(found, is_complete=bool(found.why_not))
@@ -99,7 +99,7 @@ def test_rungs_are_worked_out_one_job_each_and_can_be_cancelled(open_app, jobs, 
 
 @pytest.mark.usefixtures("jobs")
 @pytest.mark.parametrize("is_complete", [True, False])
-def test_auto_is_simulated_once_every_rung_is_there(open_app, monkeypatch, is_complete):
+def test_auto_candidates_are_simulated_after_all_rungs(open_app, monkeypatch, is_complete):
     """Auto waits until every rung has a time, as an unknown one could be the fastest."""
     asked = []
     known = [replace(rung("v10", 33.0), is_complete=is_complete), rung("v01", 2370.0)]
@@ -109,7 +109,7 @@ def test_auto_is_simulated_once_every_rung_is_there(open_app, monkeypatch, is_co
     assert ((Problem(1, 8, 1027, 64), "L4") in asked) == is_complete
 
 
-def test_two_cancels_at_once_are_one(monkeypatch):
+def test_concurrent_cancels_cancel_each_job_once(monkeypatch):
     """Two threads cancel at the same time: each job is cancelled once."""
 
     class Meanwhile(FakeManager):
@@ -132,7 +132,7 @@ def test_two_cancels_at_once_are_one(monkeypatch):
 
 
 @pytest.mark.usefixtures("nothing_ships")
-def test_what_failed_is_a_sentence_and_not_tried_again(open_app, jobs):
+def test_a_failed_job_is_reported_and_not_retried(open_app, jobs):
     why = "nvdisasm is not installed."
     jobs.compile_answer = {"state": "failed", "error": why}
     at = open_app("ladder", gpu="L4", H="8", S="1024")
@@ -141,7 +141,7 @@ def test_what_failed_is_a_sentence_and_not_tried_again(open_app, jobs):
 
 
 @pytest.mark.usefixtures("jobs")
-def test_the_tree_is_worked_out_once_it_is_opened(open_app, monkeypatch):
+def test_the_tree_is_computed_when_its_expander_opens(open_app, monkeypatch):
     """Comparing all sources takes a third of a second, so it waits for the expander."""
     asked = []
     monkeypatch.setattr(overview, "_tree", lambda sources: asked.append(sources) or "v01 and so on")
@@ -154,7 +154,7 @@ def test_the_tree_is_worked_out_once_it_is_opened(open_app, monkeypatch):
 
 
 @pytest.mark.usefixtures("jobs")
-def test_the_forecasts_stand_beside_what_came_of_them(open_app, monkeypatch):
+def test_forecasts_are_shown_with_simulated_gains(open_app, monkeypatch):
     times = {"v01": 100.0, "v02": 40.0, "v03": 10.0, "v04": 9.0, "v05": 8.0, "v11": 5.0}
     monkeypatch.setattr(changes, "_simulated_us", lambda name, _: times.get(name))
     at = open_app("ladder", gpu="L4")
@@ -199,7 +199,7 @@ def test_known_figures_are_table_and_chart(open_app, monkeypatch):
     assert not at.exception
 
 
-def test_figures_that_ship_are_there_at_once_and_said_to_be(open_app, jobs, monkeypatch, tmp_path):
+def test_shipped_figures_are_shown_at_once_and_labelled(open_app, jobs, monkeypatch, tmp_path):
     """Machine code is compiled only when its changes are opened."""
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     jobs.compile_answer = {"state": "queued"}
@@ -239,7 +239,7 @@ def open_history(at):
 
 
 @pytest.mark.slow
-def test_the_history_opens_where_it_became_worse(open_app, jobs):
+def test_history_opens_at_the_first_regression(open_app, jobs):
     jobs.compile_answer = {"state": "done", "result": encode(made_up_history())}
     at = open_history(open_app("ladder", gpu="L4", H="8", S="1024", variant="v08"))
     assert not at.exception
@@ -257,7 +257,7 @@ def test_the_history_opens_where_it_became_worse(open_app, jobs):
 
 
 @pytest.mark.slow
-def test_a_history_that_cannot_be_read_is_a_sentence(open_app, jobs, monkeypatch):
+def test_an_unreadable_history_gives_a_message(open_app, jobs, monkeypatch):
     why = "git is not installed."
     jobs.compile_answer = {"state": "failed", "error": why}
     at = open_history(open_app("ladder", gpu="L4", variant="v08"))
@@ -277,7 +277,7 @@ def test_a_history_that_cannot_be_read_is_a_sentence(open_app, jobs, monkeypatch
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_the_history_chart_marks_what_became_worse(theme):
+def test_history_chart_marks_regressions(theme):
     figure = ladder_charts.history(history_frame(made_up_history()), theme)
     assert [trace.marker.color[1] for trace in figure.data] == [theme.bad] * 3
     assert figure.data[0].marker.color[0] == theme.accent
@@ -285,7 +285,7 @@ def test_the_history_chart_marks_what_became_worse(theme):
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_the_chart_marks_times_that_were_taken(theme):
+def test_chart_marks_measured_times(theme):
     frame = ladder_charts.times_frame([rung("v08", 39.0), rung("v09", 33.0, 31.0)], "v09")
     figure = ladder_charts.times(frame, theme)
     bars, marks = figure.data

@@ -59,7 +59,7 @@ def known_tables(at) -> list:
     return [d.value for d in at.dataframe if "stored in" in d.value]
 
 
-def test_the_shipped_study_stands_beside_the_prediction(open_app):
+def test_shipped_study_is_shown_with_the_prediction(open_app):
     at = drawn(open_app(variant="v01", S="128", gpu="L4"), predicted)
     assert not at.exception
     # A time of another kernel is in no tile of this one: it has its own name and row.
@@ -72,7 +72,7 @@ def test_the_shipped_study_stands_beside_the_prediction(open_app):
     assert says(known["source"][0], "source_not_recorded")
 
 
-def test_a_time_of_this_very_source_is_not_overruled_and_calibrates(open_app):
+def test_a_time_of_the_same_source_is_used_and_calibrates(open_app):
     sha = read_sources(find_variant("v01").source).source_sha256
     save("On the L4", taken(800.0, 256, sha), taken(410.0, 128, sha))
     at = drawn(open_app(variant="v01", S="128", gpu="L4"))
@@ -89,7 +89,7 @@ def test_a_time_of_another_source_calibrates_nothing(open_app):
     assert says(known_tables(at)[0]["source"], "another_source")
 
 
-def test_a_sweeps_points_stand_beside_what_is_known_of_them():
+def test_sweep_points_are_shown_with_known_times():
     rows = rows_of(spec(variants=("v01",), seqlens=(128,)))
     sha = read_sources(find_variant("v01").source).source_sha256
     known = times_of([taken(410.0, 128, sha), taken(543.0, 128, "ab" * 32)], session="s")
@@ -113,7 +113,7 @@ def test_a_sweeps_points_stand_beside_what_is_known_of_them():
     assert list(nothing_known) == list(plain)
 
 
-def test_a_sweeps_ratio_is_of_two_times_that_were_taken():
+def test_sweep_ratios_compare_only_measured_times():
     rows = [replace(rows_of(spec())[0], origin="measured")]
     assert rows[0].median_us == 10
     at = rows[0].problem
@@ -129,7 +129,7 @@ def test_a_sweeps_ratio_is_of_two_times_that_were_taken():
         assert (set(table["against SDPA"].dropna()) if "against SDPA" in table else None) == ratios
 
 
-def test_a_variants_ratio_is_of_two_times_that_were_taken():
+def test_variant_ratios_compare_only_measured_times():
     flash = BaselineTiming("flash", Latency("recorded", 5.0, 5.0, 5.0, "test data"))
     mine, sdpa = times_of([replace(taken(20.0, 128, ""), baselines=(flash,))], session="s")
     each = variants_frame.Line("v01", "", "", None, None, mine, sdpa)
@@ -142,7 +142,7 @@ def test_a_variants_ratio_is_of_two_times_that_were_taken():
         assert against == not_comparable("recorded", "measured")
 
 
-def test_what_is_not_comparable_is_grey():
+def test_incomparable_ratios_are_grey():
     frame = pd.DataFrame({"against SDPA": ["2.0×", not_comparable("recorded", "recorded")]})
     html = tables.styled(frame).to_html()
     assert html.count("color: gray") == 1

@@ -6,7 +6,7 @@ from app_driver import compiled, texts, until
 from words import says
 
 
-def test_left_empty_it_changes_nothing(open_app):
+def test_an_empty_kv_field_changes_nothing(open_app):
     at = open_app()
     assert not at.exception
     assert at.number_input(key="KV").value is None
@@ -22,7 +22,7 @@ def test_a_link_restores_it_and_the_page_shows_the_problem(open_app):
     assert "B1 H1 S1 KV4096 D128 fp16" in texts(at)
 
 
-def test_typing_writes_it_into_the_url_and_emptying_takes_it_out(open_app):
+def test_kv_field_is_kept_in_the_url(open_app):
     at = open_app()
     at.number_input(key="KV").set_value(512).run()
     assert at.query_params["KV"] == "512"
@@ -32,7 +32,7 @@ def test_typing_writes_it_into_the_url_and_emptying_takes_it_out(open_app):
     assert "B1 H1 S128 D64 fp16" in texts(at)
 
 
-def test_with_causal_it_needs_a_key_for_each_query(open_app):
+def test_causal_needs_at_least_as_many_keys_as_queries(open_app):
     at = open_app(S="512", KV="1", causal="true")
     assert not at.exception
     assert len(at.error) == 1

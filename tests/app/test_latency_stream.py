@@ -137,7 +137,7 @@ def titles(drawn: dict[str, Any]) -> list[str]:
     return [a["text"] for a in drawn["layout"]["annotations"]]
 
 
-def test_before_anything_the_page_says_what_the_switch_does(open_tab, jobs):
+def test_the_page_explains_the_stream_switch(open_tab, jobs):
     at = open_tab()
     assert not at.exception
     assert not switch(at).value
@@ -182,7 +182,7 @@ def test_on_the_cpu_it_is_an_execution_time_and_no_latency(open_tab, jobs):
     assert "atency" not in title
 
 
-def test_a_driver_that_says_nothing_leaves_panels_out_and_the_page_says_why(open_tab, jobs):
+def test_missing_driver_values_hide_panels_with_a_note(open_tab, jobs):
     at = flip(open_tab(), on=True)
     jobs.runs_with(gpu_samples(state=False))
     at.run()
@@ -209,14 +209,14 @@ def test_a_second_tab_shows_the_same_stream_and_stops_it_for_both(open_tab, jobs
     assert len(jobs.streams) == 2
 
 
-def test_two_tabs_that_both_switch_on_share_one_job(open_tab, jobs):
+def test_two_tabs_share_one_stream_job(open_tab, jobs):
     first, second = open_tab(), open_tab()
     flip(first, on=True)
     flip(second, on=True)
     assert len(jobs.streams) == 1
 
 
-def test_one_click_that_comes_in_twice_starts_once(open_tab, jobs):
+def test_a_repeated_click_starts_one_job(open_tab, jobs):
     flip(open_tab(), on=True)
     latency_stream_jobs.stop(jobs.streams[jobs.runs_with(gpu_samples())])
     request = decode(EvaluationRequest, jobs.streams[jobs.newest].request)
@@ -226,7 +226,7 @@ def test_one_click_that_comes_in_twice_starts_once(open_tab, jobs):
     assert len(jobs.streams) == 2
 
 
-def test_the_measurement_follows_the_choice(open_tab, jobs):
+def test_the_stream_restarts_for_another_kernel(open_tab, jobs):
     at = flip(open_tab(), on=True)
     old = jobs.runs_with(gpu_samples())
     at.run()
@@ -240,7 +240,7 @@ def test_the_measurement_follows_the_choice(open_tab, jobs):
     assert [j.request["problem"]["seqlen"] for j in jobs.streams.values()] == [128, 256, 128]
 
 
-def test_what_another_tab_looks_at_is_left_alone(open_tab, jobs):
+def test_a_stream_of_another_tab_is_kept(open_tab, jobs):
     at = flip(open_tab(), on=True)
     old = jobs.runs_with(gpu_samples())
     at.run()
@@ -280,7 +280,7 @@ def test_a_dead_worker_leaves_what_was_measured(open_tab, jobs, state):
 
 
 @pytest.mark.parametrize(("end", "name"), [("unseen", "stream_unseen"), ("full", "stream_full")])
-def test_one_that_ended_by_itself_says_why(open_tab, jobs, end, name):
+def test_the_reason_of_an_ended_stream_is_shown(open_tab, jobs, end, name):
     at = flip(open_tab(), on=True)
     job_id = jobs.runs_with(gpu_samples())
     jobs.set(job_id, state="done", end=end)
@@ -289,7 +289,7 @@ def test_one_that_ended_by_itself_says_why(open_tab, jobs, end, name):
     assert metric(at, "Samples") == "200"
 
 
-def test_a_waiting_one_says_what_it_waits_for(open_tab, jobs):
+def test_a_waiting_stream_names_the_job_before_it(open_tab, jobs):
     flip(open_tab(S="256"), on=True)
     ahead = jobs.runs_with(gpu_samples())
     waiting = flip(open_tab(), on=True)
@@ -300,7 +300,7 @@ def test_a_waiting_one_says_what_it_waits_for(open_tab, jobs):
     assert says(texts(waiting.run()), "waiting_running_sweep")
 
 
-def test_a_sweep_that_waits_says_for_what(jobs):
+def test_a_waiting_sweep_names_the_job_before_it(jobs):
     def page() -> None:
         from app.sweep import progress as sweep_progress
         from engine.jobs.manager import JobStatus
@@ -334,7 +334,7 @@ def test_a_run_is_not_mistaken_for_a_live_measurement(open_tab, jobs):
 
 
 @pytest.mark.usefixtures("jobs")
-def test_the_other_switch_keeps_its_key_and_has_a_name_of_its_own(open_tab):
+def test_toggles_have_distinct_labels(open_tab):
     at = open_tab()
     assert says(at.toggle(key="live").label, "rerun_on_change")
     assert len({t.label for t in at.toggle}) == len(at.toggle)

@@ -54,13 +54,13 @@ def test_values_of_another_page_are_named_with_the_page(open_app) -> None:
     assert says(note, "link_of_other_pages", "max_batch=256, points=csv", "the Batch size page")
 
 
-def test_many_of_them_are_counted(open_app) -> None:
+def test_many_unknown_names_are_counted(open_app) -> None:
     at = open_app(**{f"utm_{i}": "a" for i in range(9)})
     assert len(at.warning) == 6
     assert says(at.warning[-1].value, "names_link_understood", "4")
 
 
-def test_what_a_list_or_a_tab_cannot_be_is_named(open_app) -> None:
+def test_invalid_list_and_tab_values_are_reported(open_app) -> None:
     at = open_app("sweep", sweep_variants="v01,v77", sweep_presets="nowhere")
     said = " ".join(w.value.replace("\\", "") for w in at.warning)
     assert "sweep_variants=v77" in said
@@ -111,7 +111,7 @@ def test_the_names_are_those_that_pages_read(page: str) -> None:
     assert shared <= set(links._NAMES["Tune"])
 
 
-def test_values_that_cannot_be_had_are_named(open_app) -> None:
+def test_unavailable_values_are_reported(open_app) -> None:
     asked = {"S": "abc", "dtype": "float64", "v05.num_splits": "7", "gpu": "Voodoo2"}
     at = open_app(variant="v05", **asked)
     said = " ".join(w.value.replace("\\", "") for w in at.warning)
@@ -123,5 +123,5 @@ def test_values_that_cannot_be_had_are_named(open_app) -> None:
     assert not at.exception
 
 
-def test_a_good_link_has_nothing_to_say(open_app) -> None:
+def test_a_valid_link_gives_no_note(open_app) -> None:
     assert not open_app(variant="v05", S="64", gpu="l4", KV="", causal="true").warning

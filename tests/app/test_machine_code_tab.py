@@ -113,7 +113,7 @@ def test_code_without_lines_says_so(open_app, readings):
     assert not at.exception
 
 
-def test_another_kernel_stands_beside_counts_first(open_app, readings):
+def test_two_kernels_are_compared_with_counts_first(open_app, readings):
     readings["v01"] = readings["v02"] = Reading(CODE)
     at = open_app(tab="Machine code", gpu="L4")
     at.selectbox(key="machine_code_other").select("v02  All threads").run()
@@ -123,7 +123,7 @@ def test_another_kernel_stands_beside_counts_first(open_app, readings):
     assert not at.exception
 
 
-def test_an_edit_can_be_compared_with_what_was_before(open_app, readings):
+def test_an_edited_kernel_can_be_compared_with_its_previous_version(open_app, readings):
     readings["v01"] = Reading(CODE)
     at = open_app(tab="Machine code", gpu="L4")
     changed = MachineCode("v01", "", "L4", "sm_89", "v01.cu", "x += z;\n", (REPORT,))
@@ -137,7 +137,7 @@ def test_an_edit_can_be_compared_with_what_was_before(open_app, readings):
 @pytest.mark.parametrize(
     "given", [Reading(error="NVIDIA's disassembler nvdisasm is not installed."), Reading()]
 )
-def test_what_is_not_there_says_why(open_app, readings, given):
+def test_missing_machine_code_gives_a_reason(open_app, readings, given):
     readings["v01"] = given
     at = open_app(tab="Machine code", gpu="L4")
     assert given.error in texts(at)

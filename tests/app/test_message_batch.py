@@ -57,7 +57,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> _Run:
     return run
 
 
-def test_they_wait_for_what_is_to_be_seen(run: _Run) -> None:
+def test_messages_are_batched_until_the_visible_part(run: _Run) -> None:
     with message_batch.batched(60):
         run.enqueue("head")
         run.enqueue("tile")
@@ -71,7 +71,7 @@ def test_they_wait_for_what_is_to_be_seen(run: _Run) -> None:
     assert run.sent[-1] == "later"
 
 
-def test_a_long_run_shows_what_it_has(run: _Run) -> None:
+def test_a_long_run_sends_its_messages_after_the_limit(run: _Run) -> None:
     with message_batch.batched(0.01):
         for number in range(200):
             run.enqueue(str(number))
@@ -89,13 +89,13 @@ def _end_early(run: _Run) -> None:
         run.enqueue("never")
 
 
-def test_a_run_that_ends_early_says_what_it_said(run: _Run) -> None:
+def test_a_run_that_ends_early_sends_its_messages(run: _Run) -> None:
     with pytest.raises(InterruptedError):
         _end_early(run)
     assert run.sent == ["head"]
 
 
-def test_another_thread_holds_nothing_back(run: _Run) -> None:
+def test_messages_of_other_threads_are_not_batched(run: _Run) -> None:
     with message_batch.batched():
         run.enqueue("head")
         other = threading.Thread(target=message_batch.send)
@@ -104,7 +104,7 @@ def test_another_thread_holds_nothing_back(run: _Run) -> None:
         assert run.sent == []
 
 
-def test_the_frame_of_a_page_waits_for_nothing(run: _Run) -> None:
+def test_page_frame_messages_are_not_batched(run: _Run) -> None:
     with message_batch.batched():
         run.enqueue("head")
         run.enqueue_frame("navigation")

@@ -23,7 +23,7 @@ def test_a_page_waits_for_the_imports_of_the_preparation() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_nobody_waits_for_imports_that_fail() -> None:
+def test_failed_imports_do_not_block_a_page() -> None:
     imported = threading.Event()
     thread = preparation.prepare([lambda: 1 / 0, imported.set])
     preparation.wait_for_imports()

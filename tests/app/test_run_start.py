@@ -43,7 +43,7 @@ def _browser_gets(
     return got
 
 
-def test_a_run_begins_with_what_it_says_first() -> None:
+def test_a_run_starts_with_its_first_message() -> None:
 
     async def page(say: _Say, got: list[ForwardMsg]) -> None:
         await say(BEGIN)
@@ -55,7 +55,7 @@ def test_a_run_begins_with_what_it_says_first() -> None:
     assert _browser_gets(page, 60) == [BEGIN, LOGO, TILE, UNDER_WAY, FINISHED, AT_REST]
 
 
-def test_a_long_run_says_that_it_is_under_way() -> None:
+def test_a_long_run_sends_its_start() -> None:
 
     async def page(say: _Say, got: list[ForwardMsg]) -> None:
         for _ in range(2):
@@ -81,7 +81,7 @@ def test_a_run_in_place_of_another_begins_after_it() -> None:
     assert _browser_gets(page, 60) == [BEGIN, UNDER_WAY, second, TILE]
 
 
-def test_nothing_is_said_to_a_browser_that_is_gone() -> None:
+def test_nothing_is_sent_to_a_closed_browser() -> None:
     said: list[Any] = []
 
     async def app(_: Scope, __: Receive, send: Send) -> None:

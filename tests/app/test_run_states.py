@@ -108,7 +108,7 @@ def test_a_wrong_kernel_says_where(open_app, jobs):
     assert "over" in at.dataframe[0].value["note"][1]
 
 
-def test_what_was_never_written_is_said_before_errors_within_the_tolerance(open_app, jobs):
+def test_unwritten_elements_are_reported_before_small_errors(open_app, jobs):
     lines = by_id("v01").source.read_text("utf-8").splitlines()
     number, line = next((n, t.strip()) for n, t in enumerate(lines, 1) if "__syncthreads" in t)
     place = f"v01_fa1_baseline.cu:{number}"
@@ -133,7 +133,7 @@ def test_what_was_never_written_is_said_before_errors_within_the_tolerance(open_
     assert not says(before, "where_error_is")
 
 
-def test_a_passing_output_may_be_warned_of(open_app, jobs):
+def test_warnings_of_a_passing_output_are_shown(open_app, jobs):
     warning = "The output passes, but its error has a direction."
     warned = replace(CORRECT, warnings=(warning,))
     jobs.arrays = maps()
@@ -143,7 +143,7 @@ def test_a_passing_output_may_be_warned_of(open_app, jobs):
     assert metric(at, "Correctness") == "Passed"
 
 
-def test_a_fault_of_a_line_is_not_answered_with_a_smaller_tile(open_app, jobs):
+def test_a_fault_with_a_line_suggests_no_smaller_tile(open_app, jobs):
     reason = "v02_all_threads.cu:126: shared memory race in kernel attention_forward."
     jobs.answer = failed(NOT_RUN, Status.LAUNCH_ERROR, reason)
     assert says(texts(run(open_app(tab="Correctness"))), "look_line_named")
@@ -170,7 +170,7 @@ def test_while_it_runs_the_button_cancels(open_app, jobs):
     assert at.button(key="run")
 
 
-def test_what_a_few_ctas_gave_is_told_before_the_rest(open_app, jobs):
+def test_a_partial_verdict_is_shown_while_the_run_goes_on(open_app, jobs):
     some = replace(BASE.execution, partial="partial: 9 of 4,096 CTAs")
     part = replace(BASE, execution=some, latency=None)
     stage = "Executing on the CPU"
@@ -208,7 +208,7 @@ def test_a_failed_run_gives_cause_next_step_and_log(open_app, jobs, status, reas
     assert says([e.label for e in at.expander], "full_log")
 
 
-def test_the_time_of_what_auto_takes_is_asked_for_after_a_run(open_app, jobs, monkeypatch):
+def test_the_time_of_autos_kernel_is_requested_after_a_run(open_app, jobs, monkeypatch):
     """After a run, the time of the faster kernel that `auto` names is asked for."""
     judge, estimate = verdict_line.verdict_of, History.estimate
     looked_up: list[tuple[History, str]] = []
@@ -235,7 +235,7 @@ def test_the_time_of_what_auto_takes_is_asked_for_after_a_run(open_app, jobs, mo
     assert any(history is asked[-1] and name == taken for history, name in looked_up)
 
 
-def test_a_failed_run_says_its_cause_whichever_tab_is_open(open_app, jobs):
+def test_the_cause_of_a_failed_run_is_shown_in_every_tab(open_app, jobs):
     reason = "There is no C++ compiler."
     jobs.answer = failed(NOT_RUN, Status.COMPILE_ERROR, reason)
     at = run(open_app())
@@ -319,7 +319,7 @@ def test_a_compile_error_of_the_preview_is_shown_and_the_last_good_run_stays(
     assert says(texts(at), "last_source_compiled")
 
 
-def test_without_nvrtc_the_page_says_so_once(open_app, jobs, tmp_path, monkeypatch):
+def test_missing_nvrtc_is_reported_once(open_app, jobs, tmp_path, monkeypatch):
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     note = "Registers, occupancy and latency are unknown: CuPy is not installed."
     jobs.compile_answer = done(
@@ -332,7 +332,7 @@ def test_without_nvrtc_the_page_says_so_once(open_app, jobs, tmp_path, monkeypat
     assert says(badge(at, "Registers"), "not_known")
 
 
-def test_while_it_compiles_the_tiles_say_so(open_app, jobs, tmp_path, monkeypatch):
+def test_tiles_show_that_it_is_compiling(open_app, jobs, tmp_path, monkeypatch):
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     jobs.compile_answer = {"state": "running", "stage": "Compiling"}
     at = open_app()
@@ -454,7 +454,7 @@ def _read_machine_code() -> None:
     )
 
 
-def test_a_prediction_that_waits_for_the_simulator_says_so(monkeypatch):
+def test_a_prediction_waiting_for_the_simulator_has_a_note(monkeypatch):
     seen = SimpleNamespace(bound_us=8.0, estimate=object())
     state = SimpleNamespace(simulating=object())
     for is_built, name in ((False, "simulator_built"), (True, "being_simulated")):
@@ -462,7 +462,7 @@ def test_a_prediction_that_waits_for_the_simulator_says_so(monkeypatch):
         assert says(run_state._latency_reason(seen, state), name)
 
 
-def test_without_a_compiler_the_page_says_what_brings_it():
+def test_missing_compiler_note_says_how_to_install_it():
     note = "Latency is unknown: pip install it"
     compiled = SimpleNamespace(notes=(note,))
     seen = SimpleNamespace(bound_us=8.0, estimate=None, latency_reason="not compiled")

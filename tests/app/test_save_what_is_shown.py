@@ -42,7 +42,7 @@ def test_a_current_result_is_saved_as_it_stands_with_its_source(open_app, jobs):
     assert next(s.sha256 for s in snapshot.sources) == SHA
 
 
-def test_after_an_edit_the_old_result_is_not_saved_as_if_it_were_current(open_app, jobs):  # noqa: F811
+def test_an_outdated_result_is_not_saved_as_current(open_app, jobs):  # noqa: F811
     jobs.answer = done(replace(BASE, source_sha256="ab" * 32))  # the source before the edit
     at = run(until(open_app(gpu="L4"), compiled))
     assert says([m.delta for m in at.metric], "older_source")

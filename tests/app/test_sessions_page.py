@@ -36,14 +36,14 @@ def save(title: str = "Tuning", *evaluations, **fields) -> str:
     return store_module.default_store().save(snapshot)
 
 
-def test_nothing_yet_says_how_to_begin(open_app):
+def test_an_empty_page_says_how_to_begin(open_app):
     at = open_app("sessions")
     assert not at.exception
     assert says(texts(at), "no_snapshots_yet")
     assert says(texts(at), "press_save_run")
 
 
-def test_filtered_to_nothing_says_so(open_app):
+def test_a_filter_without_matches_gives_a_message(open_app):
     save()
     at = open_app("sessions")
     at.text_input(key="session_text").set_value("nowhere to be found").run()
@@ -87,7 +87,7 @@ def test_a_measured_latency_is_shown_as_recorded(open_app):
     assert "2.13.0" in set(environment["value"])
 
 
-def test_the_recorded_source_is_shown_and_not_this_machines(open_app):
+def test_the_recorded_source_is_shown_instead_of_the_local_one(open_app):
     text = "__global__ void recorded() {}\n"
     source = make_source("v01_fa1_baseline.cu", text)
     noted = replace(BASE, source_sha256=source.sha256, notes=("The power limit binds.",))
@@ -195,7 +195,7 @@ def test_remove_moves_to_the_trash_and_says_so(open_app, sessions_dir):
     assert list((sessions_dir / "trash").iterdir()) == []
 
 
-def test_take_to_tune_puts_the_problem_into_the_sidebar(open_app):
+def test_take_to_tune_sets_the_problem_in_the_sidebar(open_app):
     problem = replace(BASE.problem, batch=3, seqlen=197, causal=True)
     name = save("Go", replace(BASE, problem=problem))
     at = open_app("sessions", session=name)

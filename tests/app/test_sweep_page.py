@@ -78,7 +78,7 @@ def swept(open_app, finished):
     return open_
 
 
-def test_nothing_yet_says_how_to_begin(open_app):
+def test_an_empty_page_says_how_to_begin(open_app):
     at = open_app("sweep", gpu="L4")
     assert not at.exception
     assert says(texts(at), "no_sweep_yet")
@@ -138,7 +138,7 @@ def test_each_tab_opens(swept, tab):
         assert sum(len(trace["customdata"]) for trace in points) == 4
 
 
-def test_filtered_to_nothing_says_so(swept):
+def test_a_filter_without_matches_gives_a_message(swept):
     at = swept()
     at.multiselect(key="sweep_only").set_value(["v01"]).run()
     assert says(texts(at), "no_point_matches")
@@ -215,7 +215,7 @@ def test_charts_draw_the_engine_frames():
     assert json.loads(points.to_json())
 
 
-def test_times_that_cannot_be_told_apart_are_not_drawn_far_apart():
+def test_indistinguishable_times_are_drawn_close_together():
     frame = DataFrame(
         {"tunable": "block_n", "variant": "v05", "value": [32, 64], "best_us": [62.31, 62.33]}
     ).assign(points=1, point="")
@@ -278,7 +278,7 @@ def test_failures_are_rows_with_reasons():
     assert table["reason"].iloc[-1] == "It crashed."
 
 
-def test_a_right_result_without_a_time_says_why_it_has_none():
+def test_a_correct_result_without_time_has_a_reason():
     note = "Registers, occupancy and latency are unknown: CuPy is not installed."
     row = rows_of(spec())[1]
     for status, why in (("PASSED", note), ("SKIPPED", note), ("CRASHED", "It crashed.")):
@@ -371,7 +371,7 @@ def test_a_sweep_that_cannot_start_is_one_sentence(open_app, tmp_path):
     assert not at.exception
 
 
-def test_a_sweep_of_the_command_line_is_looked_at(open_app, cache_dir):
+def test_a_sweep_of_the_command_line_is_displayed(open_app, cache_dir):
     wanted = spec(("v01",), (64,))
     book = SweepJournal(cache_dir / "sweeps" / "looked-at.jsonl")
     with book.claim():
@@ -399,7 +399,7 @@ def test_a_sweep_of_the_command_line_is_looked_at(open_app, cache_dir):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_the_best_is_kept_taken_and_forgotten(open_app, finished):
+def test_the_best_config_is_saved_used_and_deleted(open_app, finished):
     use_manager(finished)
     at = open_app("tune", gpu="L4", variant="v05", S="64")
     at.query_params["sweep_tab"] = "Tuned configs"

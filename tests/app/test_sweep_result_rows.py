@@ -19,7 +19,7 @@ from engine.search.results import sweep_frame
 ROWS = rows_of(spec(variants=("v01", "v02", "v05"), seqlens=(64,)))
 
 
-def test_rows_are_read_in_as_they_come_like_the_whole():
+def test_incremental_rows_equal_a_full_read():
     rows = ROWS
     kept = ResultRows()
     for count in (1, 2, 2, 7, len(rows)):
@@ -47,7 +47,7 @@ def test_a_running_sweep_is_not_rebuilt_at_every_tick():
 
 @settings(max_examples=5, deadline=None)
 @given(st.permutations(ROWS), st.integers(1, 5))
-def test_in_any_order_and_portion_the_frame_is_the_whole(order: list[SweepRow], step: int):
+def test_frame_does_not_depend_on_order_or_chunks(order: list[SweepRow], step: int):
     # Tunables, times and reasons may appear late, so column types change meanwhile.
     kept = ResultRows()
     for count in range(step, 25, step):
@@ -55,7 +55,7 @@ def test_in_any_order_and_portion_the_frame_is_the_whole(order: list[SweepRow], 
         pd.testing.assert_frame_equal(kept.frame, sweep_frame(order[:count]))
 
 
-def test_other_finals_are_other_places(monkeypatch):
+def test_places_are_recomputed_for_other_final_rounds(monkeypatch):
     monkeypatch.setattr(filtered_rows, "theme", lambda: None)
     kept = ResultRows()
     kept.update(ROWS, is_over=True)

@@ -15,7 +15,7 @@ def note(at, label: str) -> str:
     return next(m for m in at.metric if m.label == label).proto.delta_description
 
 
-def test_the_six_figures_show_how_they_differ_from_what_is_pinned(open_app):
+def test_the_six_figures_show_deltas_to_the_pinned_run(open_app):
     at = until(open_app(gpu="L4", variant="v01", S="64"), compiled)
     before = metric(at, "Registers")
     at.button(key="pin").click().run()

@@ -253,7 +253,7 @@ def test_the_roofline_follows_the_problem(open_app):
         assert roof in names
 
 
-def test_what_fp8_alone_changes_stands_beside_the_error() -> None:
+def test_the_error_of_fp8_alone_is_shown() -> None:
     row = "largest change by FP8 alone"
     assert row not in set(error_numbers(RIGHT)["figure"])
     table = error_numbers(replace(RIGHT, fp8_err=0.0109)).set_index("figure")

@@ -57,9 +57,7 @@ def test_the_url_is_written_only_when_it_changes(url: Url) -> None:
 
 
 @pytest.mark.parametrize(("value", "between"), [(16, 12), (16, 8), (8, 12)])
-def test_a_run_whose_url_is_older_than_the_last_write_writes_again(
-    url: Url, value: int, between: int
-) -> None:
+def test_an_outdated_url_is_written_again(url: Url, value: int, between: int) -> None:
     def step(value: int) -> None:
         url_state.keep("H", value, default=8)
 
@@ -82,5 +80,5 @@ def test_a_whole_number_is_read_as_it_was_written(value: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1.0", "1e3", "١", "9" * 20, str(2**53), "0x10", " 1"])
-def test_anything_else_is_no_number(text: str) -> None:
+def test_malformed_numbers_are_rejected(text: str) -> None:
     assert url_state.whole(text) is None

@@ -129,7 +129,7 @@ def test_a_new_session_and_discarding_it(open_app, jobs):  # noqa: F811
     assert not says(texts(at), "nothing_tried_yet")
 
 
-def test_a_disk_that_refuses_does_not_stop_the_run(open_app, jobs, sessions_dir):  # noqa: F811
+def test_a_run_continues_when_its_session_cannot_be_written(open_app, jobs, sessions_dir):  # noqa: F811
     sessions_dir.with_name("data").write_text("not a folder")
     jobs.answer = done(BASE)
     at = run(open_app())

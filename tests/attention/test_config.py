@@ -28,7 +28,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_nothing_tuned_takes_defaults(file: Path) -> None:
+def test_defaults_are_used_without_tuned_configs(file: Path) -> None:
     found = resolve_config(V05, {"num_splits": 8}, PROBLEM, L4)
     assert found.values == {**V05.default_config(), "num_splits": 8}
     assert says(found.describe(), "given_rest", "num_splits", "default")
@@ -58,7 +58,7 @@ def test_a_complete_config_is_never_changed(file: Path) -> None:
     assert (found.values, found.describe(), found.error) == (config, "given", "")
 
 
-def test_given_values_that_do_not_go_with_the_tuned_ones_take_defaults(file: Path) -> None:
+def test_values_incompatible_with_tuned_ones_use_defaults(file: Path) -> None:
     save_tuned(ENTRY, file)
     found = resolve_config(V05, {"nonsense": 1}, PROBLEM, L4)
     assert found.values == {**V05.default_config(), "nonsense": 1}
@@ -113,7 +113,7 @@ def test_persistent_ctas_follow_the_sms_of_the_gpu(variant: str, gpu: str, num_c
     assert {p.request.config["num_ctas"] % (device.num_sms or 0) for p in points} == {0}
 
 
-def test_any_number_of_persistent_ctas_is_offered() -> None:
+def test_any_number_of_persistent_ctas_is_valid() -> None:
     v19 = find_variant("v19")
     assert v19.invalid_values({"num_ctas": 57}) is None
     for wrong in (0, 65_536):

@@ -31,7 +31,7 @@ def _plan(page_size: int = 16) -> LaunchPlan:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("rows", [1, 16, 64])
-def test_the_table_finds_every_key_and_the_rest_is_nan(dtype, rows: int) -> None:
+def test_the_block_table_maps_every_key_and_other_rows_are_nan(dtype, rows: int) -> None:
     problem = replace(PROBLEM, dtype=dtype)
     pages, inputs = Pages(problem, rows), make_inputs(problem)
     table, paged = pages.table(), pages.scatter(inputs.k)

@@ -20,7 +20,7 @@ def test_names_are_unique_and_found() -> None:
         assert preset.source
 
 
-def test_groups_stand_together() -> None:
+def test_presets_of_a_group_are_adjacent() -> None:
     groups = [p.group for p in presets()]
     seen = list(dict.fromkeys(groups))
     assert groups == sorted(groups, key=seen.index)
@@ -49,7 +49,7 @@ def test_the_l4_study_has_its_twelve_problems() -> None:
         ("sdxl-1024", 20, 32 * 32, 64, 1280),
     ],
 )
-def test_shapes_agree_with_the_models(
+def test_preset_shapes_match_the_models(
     name: str, num_heads: int, seqlen: int, head_dim: int, hidden_size: int
 ) -> None:
     problem = find_preset(name).problem

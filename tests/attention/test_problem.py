@@ -25,7 +25,7 @@ GOOD: dict[str, Any] = {"batch": 2, "num_heads": 3, "seqlen": 5, "head_dim": 64}
 
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("value", [0, -1, True, 1.0, "1", None])
-def test_a_size_that_is_no_size_is_refused(name: str, value: Any) -> None:
+def test_invalid_sizes_are_refused(name: str, value: Any) -> None:
     code = "size_too_small" if value in (0, -1) else "size_no_whole_number"
     with raises(InvalidProblem, code, name):
         Problem(**(GOOD | {name: value}))
@@ -108,7 +108,7 @@ def test_as_many_keys_as_queries_is_the_plain_problem(seqlen: int) -> None:
         (MAX_SEQLEN + 1, "size_too_large"),
     ],
 )
-def test_a_number_of_keys_that_is_none_is_refused(value: Any, code: str) -> None:
+def test_invalid_numbers_of_keys_are_refused(value: Any, code: str) -> None:
     with raises(InvalidProblem, code, "seqlen_kv"):
         Problem(**GOOD, seqlen_kv=value)
 
@@ -140,7 +140,7 @@ def test_query_heads_share_kv_heads(keys: int, shared: int, group: int) -> None:
         (6, "heads_not_shared"),
     ],
 )
-def test_kv_heads_that_cannot_be_are_refused(value: Any, code: str) -> None:
+def test_invalid_numbers_of_kv_heads_are_refused(value: Any, code: str) -> None:
     with raises(InvalidProblem, code):
         Problem(**GOOD, num_heads_kv=value)
 

@@ -103,7 +103,7 @@ def test_inputs_are_the_same_on_every_machine() -> None:
     np.testing.assert_array_equal(same.v, inputs.v)
 
 
-def test_no_head_of_a_large_tensor_is_another_ones_copy() -> None:
+def test_heads_of_a_large_tensor_differ() -> None:
     """Also not by whole rows, which are looked up by number."""
     inputs = make_inputs(Problem(16, 24, 256, 128))
     for tensor in (inputs.q, inputs.k, inputs.v):
@@ -173,7 +173,7 @@ def test_extreme_rows_need_their_own_maximum() -> None:
         assert (np.abs(top[step:] - top[:-step]) > 100).mean() > 0.4
 
 
-def test_the_former_name_of_inputs_gives_the_same_ones() -> None:
+def test_the_old_name_of_an_input_kind_gives_the_same_inputs() -> None:
     """Earlier versions call the extreme inputs harsh in snapshots, links and commands."""
     former, present = (make_inputs(Problem(1, 1, 16, 32), 3, kind) for kind in ("harsh", "extreme"))
     np.testing.assert_array_equal(former.q, present.q)

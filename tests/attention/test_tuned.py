@@ -51,7 +51,7 @@ def test_a_class_spans_less_than_a_factor_of_two(seqlen: int, heads: int) -> Non
         assert int(high or low) < 2 * int(low)
 
 
-def test_what_is_kept_is_found_for_the_whole_class(tmp_path: Path) -> None:
+def test_a_saved_config_applies_to_its_whole_class(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "tuned.json"
     assert load_tuned(path) == []
     assert find_tuned("L4", VARIANT, PROBLEM, path) is None
@@ -68,7 +68,7 @@ def test_what_is_kept_is_found_for_the_whole_class(tmp_path: Path) -> None:
     assert find_tuned("L4", find_variant("v02"), PROBLEM, path) is None
 
 
-def test_the_latest_replaces_but_a_prediction_never_a_measurement(tmp_path: Path) -> None:
+def test_newer_entries_replace_older_but_predictions_never_measurements(tmp_path: Path) -> None:
     path = tmp_path / "tuned.json"
     better = replace(ENTRY, median_us=11.0, config={**ENTRY.config, "num_splits": 4})
     guess = replace(ENTRY, median_us=1.0, origin="predicted")
@@ -81,7 +81,7 @@ def test_the_latest_replaces_but_a_prediction_never_a_measurement(tmp_path: Path
     assert load_tuned(path) == [better, elsewhere]
 
 
-def test_a_config_that_the_variant_refuses_by_now_is_not_used(tmp_path: Path) -> None:
+def test_a_config_no_longer_valid_for_the_variant_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "tuned.json"
     save_tuned(replace(ENTRY, config={"block_n": 32, "threads_per_row": 8}), path)
     assert find_tuned("L4", VARIANT, PROBLEM, path) is None

@@ -154,7 +154,7 @@ extern "C" __global__ void nothing(const unsigned short *q) {}
 """
 
 
-def test_what_cannot_be_executed_in_part(backend, tmp_path):
+def test_launches_without_partial_execution(backend, tmp_path):
     source = tmp_path / "tiny.cu"
     source.write_text(STRANGE)
     problem = Problem(1, 2, 128, 32)
@@ -181,7 +181,7 @@ def test_what_cannot_be_executed_in_part(backend, tmp_path):
         pytest.param("v19", Problem(1, 16, 16384, 128), {}, marks=pytest.mark.exhaustive),
     ],
 )
-def test_few_persistent_ctas_are_no_wrong_offset(backend, name, problem, config):
+def test_few_persistent_ctas_are_not_reported_as_wrong_offset(backend, name, problem, config):
     """More persistent CTAs than heads, and fewer than query tiles."""
     variant = by_id(name)
     plan = make_plan(variant, problem, variant.default_config() | config)
@@ -255,7 +255,7 @@ def test_a_few_ctas_of_a_long_run_are_judged_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("check", "enough_s"), [(False, 600), (True, 5520)])
-def test_a_long_run_that_has_no_parts_is_not_begun(check: bool, enough_s: int) -> None:
+def test_a_long_run_without_partial_execution_is_refused(check: bool, enough_s: int) -> None:
     """Persistent CTAs take tiles of every head; the run would reach its limit of 60 s."""
     request = EvaluationRequest("v13", Problem(1, 16, 16384, 128), gpu="L4", check=check)
     with untimed() as evaluator:
@@ -267,7 +267,7 @@ def test_a_long_run_that_has_no_parts_is_not_begun(check: bool, enough_s: int) -
     assert not takes_too_long(plan, check, enough_s)  # its remedy is accepted
 
 
-def test_what_is_executed_soon_is_not_judged_in_part() -> None:
+def test_short_runs_have_no_partial_verdict() -> None:
     told: list[Evaluation] = []
     with Evaluator() as evaluator:
         request = EvaluationRequest("v01", SMALL, gpu="L4", backend="cpu")

@@ -34,7 +34,7 @@ extern "C" __global__ void chatty(const half* q, const half* k, const half* v, h
 
 
 @pytest.mark.slow
-def test_it_is_stopped_and_its_last_words_are_kept(
+def test_a_printing_kernel_is_stopped_and_its_last_output_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "chatty.cu").write_text(SOURCE)

@@ -96,7 +96,7 @@ def test_inputs_are_left_alone() -> None:
     ],
     ids=Problem.label,
 )
-def test_its_way_back_is_the_gradient(problem: Problem) -> None:
+def test_backward_gives_the_gradient(problem: Problem) -> None:
     """The baseline of backward kernels is PyTorch's backward pass, here executed on the CPU."""
     inputs = inputs_of(problem)
     found = SdpaTimer("math", problem, inputs, "cpu").attend().double().numpy()
@@ -145,7 +145,7 @@ def test_without_a_gpu_the_baselines_say_so() -> None:
     ],
     ids=str,
 )
-def test_what_sdpa_lacks_is_composed(features: dict[str, object]) -> None:
+def test_features_missing_in_sdpa_are_composed(features: dict[str, object]) -> None:
     sizes = {"batch": 2, "num_heads": 4, "num_heads_kv": 2, "seqlen": 70, "head_dim": 32}
     problem = Problem(**sizes | features)
     inputs = make_inputs(problem)

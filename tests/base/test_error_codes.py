@@ -29,12 +29,12 @@ def test_a_reworded_sentence_keeps_its_name() -> None:
 
 
 @pytest.mark.parametrize("kind", [AttuneError, CompileError, InvalidKernel, UnknownName])
-def test_a_code_goes_with_its_error_to_another_process(kind: type[AttuneError]) -> None:
+def test_an_error_keeps_its_code_when_pickled(kind: type[AttuneError]) -> None:
     error = pickle.loads(pickle.dumps(kind("Words.", code="some")))
     assert (type(error), str(error), error.code) == (kind, "Words.", "some")
     assert kind("Words.").code == ""
 
 
-def test_a_program_is_told_the_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_the_error_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "v99", "--gpu", "L4", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "unknown_variant"

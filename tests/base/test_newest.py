@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from engine.base.memory import Newest
 
 
-def test_for_a_new_entry_the_oldest_goes() -> None:
+def test_a_new_entry_replaces_the_oldest() -> None:
     kept: Newest[str, int] = Newest(2)
     kept["a"], kept["b"] = 1, 2
     kept["b"] = 3  # not a new key
@@ -16,7 +16,7 @@ def test_for_a_new_entry_the_oldest_goes() -> None:
     assert kept == {"b": 3, "c": 4}
 
 
-def test_threads_may_share_it() -> None:
+def test_it_is_thread_safe() -> None:
     kept: Newest[int, int] = Newest(3)
 
     def fill(first: int) -> None:

@@ -33,7 +33,7 @@ def test_a_sentence_that_begins_with_a_number_is_no_figure() -> None:
     assert Table.of("", [row]).numeric == (True, True, False, False)
 
 
-def test_a_gap_is_a_dash_or_leaves_a_column_of_numbers() -> None:
+def test_missing_values_are_dashes_or_keep_a_numeric_column() -> None:
     table = Table.of("Times", [{"us": 1.5, "SMs": 58}, {"us": None, "SMs": 132}])
     assert table.frame()["us"].tolist() == ["1.5", "–"]
     numbers = table.frame(dashes=False)

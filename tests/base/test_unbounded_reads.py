@@ -120,7 +120,7 @@ def holder_of(tmp_path: Path, raw: object) -> Holder | None:
         os.close(handle)
 
 
-def test_what_another_user_wrote_into_a_lock_is_one_short_line(tmp_path: Path) -> None:
+def test_foreign_text_in_a_lock_file_is_one_short_line(tmp_path: Path) -> None:
     raw = {"pid": 7, "since": 0.0, "user": "eve\x1b[2J\n" * 50, "purpose": "x\u202e" * 200}
     holder = holder_of(tmp_path, raw)
     assert holder is not None

@@ -57,7 +57,7 @@ def other() -> Iterator[int]:
         server.shutdown()
 
 
-def test_pages_of_other_ports_reach_nothing_and_get_no_cookie(
+def test_other_ports_get_no_access_and_no_cookie(
     browser: Browser, closed: tuple[Server, str], other: int
 ) -> None:
     server, url = closed

@@ -168,7 +168,7 @@ def test_no_ratio_of_a_calibrated_and_an_uncalibrated_time_is_written() -> None:
 
 
 @pytest.mark.usefixtures("table")
-def test_what_is_only_looked_up_and_not_there_leaves_the_table_s_pick() -> None:
+def test_without_cached_times_the_row_of_the_table_is_chosen() -> None:
     nothing = Simulated(work="look up")
     small = choose(SMALL, L4, history=nothing)
     assert (small.variant.id, small.config, small.is_final) == ("v12", CONFIG_V12, False)
@@ -176,11 +176,14 @@ def test_what_is_only_looked_up_and_not_there_leaves_the_table_s_pick() -> None:
     # A time of another candidate alone does not change the choice.
     assert choose(SMALL, L4, history=replace(nothing, us={"v11": 1.0})).variant.id == "v12"
     assert choose(SMALL, L4, history=replace(nothing, taken_us={"v11": 1.0})).variant.id == "v11"
+    slower = Times({"L4": [taken("v08", 9.0)]})
+    beside = replace(nothing, us={"v11": 1.0}, taken_us={"v08": 9.0}, times=slower)
+    assert choose(SMALL, L4, history=beside).variant.id == "v12"  # v11 is predicted
     assert choose(replace(LARGE, seqlen=3000), L4, history=nothing).variant.id == "v11"
 
 
 @pytest.mark.usefixtures("table")
-def test_what_spills_is_taken_only_where_it_was_timed_or_all_spill() -> None:
+def test_spilling_kernels_are_chosen_only_if_timed_or_all_spill() -> None:
     known = Simulated(us={"v12": 3.0, "v11": 5.0, "v08": 6.0})
     assert choose(SMALL, L4, history=known).variant.id == "v12"
     spills = replace(known, spilling=("v12",))
@@ -266,7 +269,7 @@ def test_without_a_table_the_highest_rung_that_fits_is_taken(tmp_path: Path) -> 
         assert says(turing.reason, "no_table_has", "T4", "sm_75")
 
 
-def test_a_kernel_that_changed_since_is_a_sentence(table: Callable[..., Table]) -> None:
+def test_a_kernel_changed_since_its_table_is_reported(table: Callable[..., Table]) -> None:
     made = table(row(SMALL, "v12", CONFIG_V12, 3.1, 4.0), sources={"v12": "0" * 16})
     assert "v12" in changed_since(made, LADDER)
     reason = choose(SMALL, L4, history=LOOKED_UP).reason
@@ -359,7 +362,7 @@ def test_a_request_for_auto_is_resolved_with_its_reason() -> None:
 
 
 @pytest.mark.usefixtures("table")
-def test_what_auto_cannot_do_is_a_sentence() -> None:
+def test_auto_explains_unsupported_problems() -> None:
     with raises(InvalidProblem, "auto_takes_other", "v12", "num_splits"):
         choose(SMALL, L4, {"num_splits": 4}, LOOKED_UP)
     with raises(InvalidProblem, "no_gpu_to_choose_for"):
@@ -380,7 +383,7 @@ def test_what_auto_cannot_do_is_a_sentence() -> None:
         (["--config", "keys_per_warp=7"], "value_not_offered", "keys_per_warp=7"),
     ],
 )
-def test_the_command_line_names_nothing_that_does_not_run(
+def test_the_command_line_names_only_kernels_that_run(
     options: list[str], name: str, fact: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["auto", "--gpu", "L4", *options]) == 2
@@ -412,7 +415,7 @@ class Compiled(Simulated):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("capability", GPUS, ids=str)
-def test_what_auto_takes_for_presets_does_not_spill(
+def test_autos_choices_for_presets_do_not_spill(
     capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
@@ -450,7 +453,7 @@ def test_a_config_that_spills_is_not_ranked(tmp_path: Path) -> None:
     [SHIPPED[0], *(pytest.param(c, marks=pytest.mark.exhaustive) for c in SHIPPED[1:])],
     ids=str,
 )
-def test_what_is_older_than_the_kernels_that_stand_here_is_said(
+def test_an_outdated_table_is_reported(
     capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
@@ -494,7 +497,7 @@ def test_gradients_are_taken_from_a_table_of_their_own(
             assert (choice.variant.id, choice.config) == (each.variant, each.config)
 
 
-def test_hopper_s_rungs_run_nowhere_else_and_one_that_is_not_ranked_is_named(
+def test_hopper_rungs_are_only_for_hopper_and_unranked_ones_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, put_table: Callable[[Table], None]
 ) -> None:
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
@@ -526,7 +529,7 @@ def test_hopper_s_rungs_run_nowhere_else_and_one_that_is_not_ranked_is_named(
     )
 
 
-def test_where_no_kernel_takes_the_problem_none_is_said_to_be_taken() -> None:
+def test_no_kernel_is_named_if_none_supports_the_problem() -> None:
     none = choose(replace(SMALL, dtype="float32"), L4)
     assert (none.is_taken, none.note()) == (False, none.reason)
     assert choose(SMALL, L4).is_taken

@@ -42,7 +42,7 @@ def waits(_: argparse.Namespace) -> int:
     return 0
 
 
-def test_it_prints_here_and_gives_its_code(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_and_exit_code_are_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_in_process(prints, argparse.Namespace(code=3), "k.cubin") == 3
     assert capfd.readouterr().out == "over^Mwritten\n"
 
@@ -55,7 +55,7 @@ def test_it_prints_here_and_gives_its_code(capfd: pytest.CaptureFixture[str]) ->
         pytest.param(grows, CompileError, "reading_memory_limit", (), marks=pytest.mark.slow),
     ],
 )
-def test_its_end_is_one_sentence(
+def test_an_abnormal_end_gives_one_sentence(
     work, kind: type[AttuneError], code: str, facts: tuple[str, ...]
 ) -> None:
     with raises(kind, code, *facts):
@@ -63,7 +63,7 @@ def test_its_end_is_one_sentence(
 
 
 @pytest.mark.slow
-def test_it_is_ended_when_it_takes_too_long() -> None:
+def test_it_is_ended_after_the_time_limit() -> None:
     with raises(CompileError, "reading_time_limit"):
         run_in_process(waits, argparse.Namespace(), "k.cubin", most_s=1)
 

@@ -382,7 +382,7 @@ def test_occupancy_needs_no_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert out["device"] == "L4"
 
 
-def test_a_launch_that_nothing_is_said_of_has_one_cluster(
+def test_clusters_default_to_one_cta(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     kernel = ["occupancy", "--threads", "128", "--registers", "64", "--cluster", "4"]
@@ -440,13 +440,13 @@ def test_variants_and_devices(capsys: pytest.CaptureFixture[str]) -> None:
         assert "('" not in shown  # no Python repr of a value
 
 
-def test_every_command_of_the_page_has_what_it_names() -> None:
+def test_every_command_of_the_options_page_exists() -> None:
     """Module, function, and the types and choices of options named in commands.toml exist."""
     commands = parser().parse_args(["sessions", "decide", "one.json", "--hours", "2"])
     assert (commands.hours, commands.run.__name__) == (2.0, "run_decide")
 
 
-def test_a_command_takes_the_options_that_the_page_gives_it() -> None:
+def test_commands_accept_the_options_of_the_options_page() -> None:
     """The options in commands.toml are the parameters of the function, all of which it reads."""
     seen = 0
     waiting: list[argparse.ArgumentParser] = list(parser().commands.values())

@@ -25,7 +25,7 @@ PROBLEM = Problem(1, 8, 128, 64)
 
 @pytest.mark.parametrize("preset", ["small", "large", "decode"])
 @pytest.mark.parametrize("extra", [[], ["--json"]])
-def test_without_a_gpu_there_is_one_sentence_and_no_number(
+def test_bench_without_a_gpu_gives_one_sentence_and_no_time(
     preset: str,
     extra: list[str],
     capsys: pytest.CaptureFixture[str],
@@ -40,7 +40,7 @@ def test_without_a_gpu_there_is_one_sentence_and_no_number(
     assert told == ("ToolMissing" if extra else "")
 
 
-def test_a_file_that_exists_is_found_before_anything_is_measured(
+def test_an_existing_output_file_is_reported_before_measuring(
     set_local_gpu: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     set_local_gpu()
@@ -72,7 +72,7 @@ def test_bad_usage(
     assert says(capsys.readouterr().err, name, *facts)
 
 
-def test_no_time_at_all_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_zero_seconds_are_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--preset", "small", "--seconds", "0"]) == 2
     assert says(capsys.readouterr().err, "positive_form", "--seconds", "0")
 
@@ -172,7 +172,7 @@ def test_a_snapshot_opens_again(tmp_path: Path) -> None:
         export_evaluations(tmp_path / "no" / "a.json", [EVALUATION], "nowhere")
 
 
-def test_a_journal_is_what_a_session_reads(tmp_path: Path) -> None:
+def test_a_journal_can_be_read_as_a_session(tmp_path: Path) -> None:
     from engine.sessions.session import Session
 
     path = tmp_path / "a.json.jsonl"

@@ -40,7 +40,9 @@ def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("timed")
 @pytest.mark.parametrize("command", ["auto", "occupancy auto", "profile auto", "sweep auto"])
-def test_auto_is_what_was_timed(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_auto_chooses_the_kernel_with_a_measured_time(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     more = " --dry-run" if command.startswith("sweep") else ""
     assert main(f"{command} --gpu L4{more}".split()) == 0
     shown = capsys.readouterr()
@@ -49,14 +51,14 @@ def test_auto_is_what_was_timed(command: str, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.usefixtures("timed")
-def test_figures_of_auto_bear_the_name_of_its_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_of_auto_name_its_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sass", "auto", "--gpu", "L4"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("v01"), shown[:200]
 
 
 @pytest.mark.usefixtures("timed")
-def test_bench_is_handed_these_times(
+def test_bench_gets_the_known_times(
     monkeypatch: pytest.MonkeyPatch, set_local_gpu: Callable[..., None]
 ) -> None:
     seen = []

@@ -28,7 +28,7 @@ from engine.sessions.store import Store
 
 
 @pytest.mark.parametrize("flags", [[], pytest.param(["--json"], marks=pytest.mark.exhaustive)])
-def test_a_full_disk_behind_standard_output_is_a_sentence(flags: list[str]) -> None:
+def test_a_full_disk_at_standard_output_gives_a_message(flags: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "engine", "variants", *flags],
@@ -41,7 +41,7 @@ def test_a_full_disk_behind_standard_output_is_a_sentence(flags: list[str]) -> N
     assert ended.stderr.count("\n") == 1
 
 
-def test_a_report_that_does_not_fit_leaves_the_old_one(
+def test_a_report_that_cannot_be_written_keeps_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(_: int) -> None:
@@ -58,7 +58,7 @@ def test_a_report_that_does_not_fit_leaves_the_old_one(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["report.md", "store"]
 
 
-def test_a_sweep_of_everything_is_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_of_all_variants_must_be_requested(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep"]) == 2
     err = capsys.readouterr().err
     assert "points" in err
@@ -67,7 +67,7 @@ def test_a_sweep_of_everything_is_asked_for_by_name(capsys: pytest.CaptureFixtur
     assert "points" in capsys.readouterr().out
 
 
-def test_tuned_refuses_a_variant_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tuned_refuses_an_unknown_variant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tuned", "v99"]) == 2
     assert "v99" in capsys.readouterr().err
 

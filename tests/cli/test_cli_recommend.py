@@ -20,7 +20,7 @@ def said(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 @pytest.mark.slow
-def test_quality_comes_before_any_figure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_quality_is_printed_before_figures(capsys: pytest.CaptureFixture[str]) -> None:
     words = said(capsys, "--measured", str(STUDY))
     quality, recommended = words.index("Calibrated on 8"), words.index("Recommended batches")
     assert quality < recommended
@@ -41,7 +41,7 @@ def test_prices_and_traffic(capsys: pytest.CaptureFixture[str]) -> None:
     assert float(daily[1]) == pytest.approx(10 * float(daily[0]), rel=0.01)
 
 
-def test_waiting_is_a_table_with_the_choice_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_waiting_times_are_a_table_with_the_choice(capsys: pytest.CaptureFixture[str]) -> None:
     words = said(capsys, "--arrivals-per-s", "2000", "--budget-ms", "50")
     assert says(words, "waiting_collect_requests")
     assert words.count("chosen") == 1
@@ -103,7 +103,7 @@ def test_one_kernel_and_batch_for_a_mix(capsys: pytest.CaptureFixture[str], tmp_
         ([], "seqlen_or_mix", ()),
     ],
 )
-def test_a_wrong_mix_is_one_sentence(
+def test_an_invalid_mix_gives_one_sentence(
     options: list[str], name: str, facts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["recommend-batch", "v01", "--gpu", "L4", *options]) == 2

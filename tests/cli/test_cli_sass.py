@@ -142,7 +142,7 @@ def test_a_kernel_may_describe_itself(
 
 
 @pytest.mark.slow
-def test_a_vector_may_reach_past_what_was_asked_for_within_the_unit_that_is_allocated(
+def test_a_vector_access_may_end_within_the_allocation_unit(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pass with 8 bytes of shared memory may read them by LDS.128 (allocation granularity)."""
@@ -244,7 +244,7 @@ def test_mistakes_are_one_sentence(
     assert says(capfd.readouterr().err, name, *facts)
 
 
-def test_what_is_no_cubin_says_how_to_get_one(
+def test_a_file_that_is_no_cubin_gives_instructions(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "k.cubin"
@@ -308,7 +308,7 @@ def test_without_nvdisasm_one_sentence_says_how_to_get_it(
 
 
 @pytest.mark.exhaustive
-def test_turns_that_nobody_takes_any_more_hold_no_warp_up(
+def test_barriers_of_exited_warps_do_not_block(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """v17's last arrivals at a named barrier have no partner, since the other warps have exited;

@@ -122,7 +122,7 @@ def test_flags_reach_the_compiler(source: str, capfd: pytest.CaptureFixture[str]
     assert "no-such-flag" in capfd.readouterr().err
 
 
-def test_flags_as_people_write_them() -> None:
+def test_usual_spellings_of_flags() -> None:
     assert compiler_flag("-dlcm=cg") == "--ptxas-options=-dlcm=cg"
     assert compiler_flag("-use_fast_math") == "--use_fast_math"
     assert compiler_flag("-std=c++20") == "--std=c++20"
@@ -159,7 +159,7 @@ def test_mistakes_are_one_sentence(
     assert says(capfd.readouterr().err, name, *facts)
 
 
-def test_headers_of_cuda_are_told_from_a_kernels_own(tmp_path: Path) -> None:
+def test_cuda_headers_are_distinguished_from_a_kernels_own(tmp_path: Path) -> None:
     assert cuda_folders(tmp_path) == ()
     assert more_headers(tmp_path) == ()
     libcu = tmp_path / "cccl"
@@ -171,7 +171,7 @@ def test_headers_of_cuda_are_told_from_a_kernels_own(tmp_path: Path) -> None:
     assert cuda_folders(tmp_path) == (tmp_path, libcu)
 
 
-def test_a_barrier_of_libcu_compiles_where_its_folder_is_named(tmp_path: Path) -> None:
+def test_libcu_barriers_compile_with_their_include_folder(tmp_path: Path) -> None:
     """Headers of the toolkit are not limited in size like a kernel's source (cuda.h is larger)."""
     cupy = pytest.importorskip("cupy")
     source = tmp_path / "barrier.cu"

@@ -82,7 +82,7 @@ def test_import_show_and_remove(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert (tmp_path / "store" / "trash" / name).exists()
 
 
-def test_one_bad_file_of_several_leaves_nothing_behind(
+def test_one_bad_file_of_several_imports_nothing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
@@ -119,7 +119,7 @@ def test_one_bad_file_of_several_leaves_nothing_behind(
         ),  # exit code 1 would mean that a kernel became slower
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(
+def test_impossible_commands_give_one_sentence(
     capsys: pytest.CaptureFixture[str], code: int, argv: list[str]
 ) -> None:
     assert main(argv) == code
@@ -165,7 +165,7 @@ def test_compare_needs_two(capsys: pytest.CaptureFixture[str]) -> None:
     assert says(capsys.readouterr().err, "compare_needs_two")
 
 
-def test_across_environments_only_when_asked(
+def test_environments_are_compared_only_when_asked(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, passed: Evaluation
 ) -> None:
     fast = file_of(tmp_path, "fast.json.gz", snapshot_of(timed(passed, 10.0)))
@@ -178,7 +178,7 @@ def test_across_environments_only_when_asked(
     assert says(capsys.readouterr().out, "across_different_conditions")
 
 
-def test_rerun_repeats_with_our_source_and_says_so(
+def test_rerun_uses_the_local_source_and_says_so(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, passed: Evaluation
 ) -> None:
     theirs = make_source("v01_fa1_baseline.cu", "#error never compiled\n")
@@ -203,7 +203,7 @@ def type_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize(("answer", "code"), [("no\n", 1), ("", 1)])
-def test_their_source_is_shown_and_not_compiled_without_a_yes(
+def test_foreign_source_is_not_compiled_without_confirmation(
     capsys: pytest.CaptureFixture[str],
     type_in: Callable[[str], None],
     tmp_path: Path,
@@ -222,7 +222,7 @@ def test_their_source_is_shown_and_not_compiled_without_a_yes(
     assert captured.out == ""
 
 
-def test_no_text_of_a_file_acts_on_the_terminal(
+def test_terminal_escapes_of_a_file_are_removed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """No command prints a carriage return from any string of a file."""
@@ -255,7 +255,7 @@ def test_a_compilers_log_is_shown_with_all_its_characters(
     assert hidden_in(captured.out + captured.err) == ""
 
 
-def test_their_source_is_compiled_after_a_yes(
+def test_foreign_source_is_compiled_after_confirmation(
     capsys: pytest.CaptureFixture[str],
     type_in: Callable[[str], None],
     tmp_path: Path,
@@ -274,7 +274,7 @@ def test_their_source_is_compiled_after_a_yes(
     assert found["rows"][0]["broken"] is True
 
 
-def test_what_is_not_on_the_ladder_is_said(
+def test_kernels_that_are_not_on_the_ladder_are_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     name = "20261121T000000Z_h200_sdpa_43-problems.json"

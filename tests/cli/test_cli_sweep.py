@@ -194,7 +194,7 @@ def test_a_dry_run_counts_estimates_and_runs_nothing(
     assert says(capsys.readouterr().out, "to_evaluate_and", "16", "points", "10", "6")
 
 
-def test_a_stopped_sweep_says_how_to_go_on(
+def test_an_interrupted_sweep_says_how_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def evaluate(*_: object, **__: bool) -> EvaluationOutcome:
@@ -263,7 +263,7 @@ def test_tuned_configs_that_cannot_be_read_are_said_before_the_sweep(
     assert made_up == []
 
 
-def test_a_dry_run_asks_no_cluster(
+def test_a_dry_run_needs_no_cluster(
     tmp_path: Path, made_up: list[EvaluationRequest], capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["v01", "--gpu", "L4", "--dry-run", "--dask", "nowhere.invalid:8786"]
@@ -281,7 +281,7 @@ def test_without_distributed_a_cluster_is_one_sentence(
     assert not journal.exists()
 
 
-def test_a_lost_cluster_says_how_to_go_on(
+def test_a_lost_cluster_says_how_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def lost(*_: object) -> None:
@@ -304,7 +304,7 @@ def test_bad_usage_is_exit_code_2(argv: list[str]) -> None:
     assert main(["sweep", "v01", *argv]) == 2
 
 
-def test_a_folder_that_was_mistyped_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
     journal = tmp_path / "nope" / "x.jsonl"
     with raises(UnknownName, "file_failed", "x.jsonl"):
         run(*SMALL_SWEEP, "--backend", "cpu", "--journal", str(journal))

@@ -42,7 +42,7 @@ def test_forgetting(capsys: pytest.CaptureFixture[str]) -> None:
     assert load_tuned() == [OTHER]
 
 
-def test_a_gpu_or_kernel_is_of_the_table_or_of_what_is_kept(
+def test_tuned_accepts_known_and_saved_gpus_and_kernels(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     save_tuned(replace(ENTRY, gpu="L5", variant="is_no_more"))

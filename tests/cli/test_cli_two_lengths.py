@@ -34,7 +34,7 @@ def test_evaluate_decodes(capsys: pytest.CaptureFixture[str]) -> None:
     assert Problem(**out["problem"]).label() == "B1 H2 S1 KV300 D64 fp16"
 
 
-def test_as_many_keys_as_queries_is_said_as_before(capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_lengths_are_printed_as_one(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["evaluate", "v01", "--seqlen", "64", "--gpu", "L4", "--backend", "cpu", "--json"]
     plain = run_json(capsys, *argv)[1]
     spelled = run_json(capsys, *argv, "--seqlen-kv", "64")[1]
@@ -58,7 +58,7 @@ def test_a_preset_decodes_and_can_be_changed(capsys: pytest.CaptureFixture[str])
         (["--seqlen-kv", "0"], "size_too_small", ("seqlen_kv", "0")),
     ],
 )
-def test_what_cannot_be_is_one_sentence(
+def test_invalid_lengths_give_one_sentence(
     options: list[str], name: str, facts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["evaluate", "v05", *DECODE, *options]) != 0

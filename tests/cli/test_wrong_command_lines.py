@@ -321,7 +321,7 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(
         ("ATTUNE_CACHE_DIR={binary}", "sessions"),
     ],
 )
-def test_settings_that_name_no_place_are_wrong_input(
+def test_invalid_paths_in_settings_are_wrong_input(
     setting: str,
     command: str,
     places: dict[str, str],
@@ -335,7 +335,7 @@ def test_settings_that_name_no_place_are_wrong_input(
     test_wrong_input_is_one_sentence_and_exit_code_2(command, places, capsys, tmp_path, request)
 
 
-def test_no_command_at_all_shows_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([])
     assert ended.value.code == 0

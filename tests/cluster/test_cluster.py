@@ -263,7 +263,7 @@ worker.fingerprint = lambda: "0123456789abcdef"
 
 
 @pytest.mark.slow
-def test_who_cannot_take_part_is_said_why(tmp_path: Path) -> None:
+def test_excluded_workers_are_reported_with_reason(tmp_path: Path) -> None:
     request = first_request(TINY)
     with LocalCluster(tmp_path) as made:
         with raises(ClusterError, "scheduler_without_workers"):
@@ -288,7 +288,7 @@ def test_who_cannot_take_part_is_said_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_sweep_waits_for_workers_and_goes_on_when_one_comes(tmp_path: Path) -> None:
+def test_a_sweep_waits_until_a_worker_joins(tmp_path: Path) -> None:
     """If the only worker dies, the sweep waits for another, which evaluates its point."""
     path = tmp_path / "s.jsonl"
     said: list[str] = []
@@ -320,7 +320,7 @@ def test_a_sweep_waits_for_workers_and_goes_on_when_one_comes(tmp_path: Path) ->
 
 
 @pytest.mark.exhaustive
-def test_a_lost_scheduler_ends_the_sweep_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_lost_scheduler_ends_the_sweep_without_losing_rows(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     said: list[str] = []
     book = SweepJournal(path)
@@ -353,7 +353,7 @@ def _use(address: str, request: EvaluationRequest, timeout_s: float = 10.0) -> C
         return found
 
 
-def test_nobody_answers() -> None:
+def test_no_scheduler_at_the_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with raises(ClusterError, "scheduler_silent", "tcp://"):
@@ -391,7 +391,7 @@ def test_addresses(text: str, address: str) -> None:
         "tcp://[h:1",
     ],
 )
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses(text: str) -> None:
     with raises(InvalidProblem, "scheduler_address"):
         parse_address(text)
 
@@ -403,5 +403,5 @@ def test_what_is_no_address(text: str) -> None:
         *(("gpu-box:1", False), ("127.0.0.1.evil.example:1", False), ("tcp://0.0.0.0:1", False)),
     ],
 )
-def test_which_address_leads_to_this_machine_alone(text: str, alone: bool) -> None:
+def test_addresses_of_this_machine(text: str, alone: bool) -> None:
     assert is_loopback(text) is alone

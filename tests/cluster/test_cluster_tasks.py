@@ -86,7 +86,7 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_a_problem_stays_on_its_gpu_and_others_go_elsewhere(bench: Bench) -> None:
+def test_a_problem_stays_on_its_gpu(bench: Bench) -> None:
     bench.join("w1", "A")
     bench.join("w2", "B")
     for name, problem in (("a1", SMALL), ("a2", SMALL), ("a3", SMALL), ("b1", OTHER)):
@@ -107,7 +107,7 @@ def test_workers_of_one_gpu_share_its_problems(bench: Bench) -> None:
     assert bench.handed_out() == [("w2", "a4")]
 
 
-def test_only_what_was_being_evaluated_is_suspected(bench: Bench) -> None:
+def test_only_running_points_are_suspected_of_a_crash(bench: Bench) -> None:
     bench.join("w", "A")
     deadly, innocent = bench.ask("deadly"), bench.ask("innocent")
     for death in range(MAX_DEATHS):
@@ -122,7 +122,7 @@ def test_only_what_was_being_evaluated_is_suspected(bench: Bench) -> None:
     assert len(bench.client.cancelled) == 2 * MAX_DEATHS - 1
 
 
-def test_an_answer_that_comes_late_changes_nothing(bench: Bench) -> None:
+def test_a_late_result_is_ignored(bench: Bench) -> None:
     bench.join("w1", "A")
     answer = bench.ask("a")
     bench.handed_out()
@@ -148,7 +148,7 @@ def test_without_workers_everything_waits_and_can_be_cancelled(bench: Bench) -> 
     assert first.cancel()
 
 
-def test_a_gpu_that_stays_away_is_replaced_but_not_at_once(bench: Bench) -> None:
+def test_a_lost_gpu_is_replaced_after_a_delay(bench: Bench) -> None:
     bench.join("w1", "A")
     bench.ask("a1")
     assert bench.handed_out() == [("w1", "a1")]
@@ -160,7 +160,7 @@ def test_a_gpu_that_stays_away_is_replaced_but_not_at_once(bench: Bench) -> None
     assert bench.handed_out() == [("w2", "a1")]
 
 
-def test_a_final_goes_to_its_own_gpu_or_nowhere(bench: Bench) -> None:
+def test_a_final_round_runs_only_on_its_gpu(bench: Bench) -> None:
     bench.join("w1", "A")
     bench.join("w2", "B")
     final = bench.ask("final", gpu="B")
@@ -174,7 +174,7 @@ def test_a_final_goes_to_its_own_gpu_or_nowhere(bench: Bench) -> None:
         final.result(0)
 
 
-def test_what_the_scheduler_forgot_is_sent_again_without_suspicion(bench: Bench) -> None:
+def test_forgotten_tasks_are_resubmitted(bench: Bench) -> None:
     bench.join("w", "A")
     bench.ask("a")
     for again in range(MAX_DEATHS + 1):
@@ -183,9 +183,7 @@ def test_what_the_scheduler_forgot_is_sent_again_without_suspicion(bench: Bench)
 
 
 @pytest.mark.parametrize("give_up", [Tasks.take_back, Tasks.worker_died])
-def test_a_worker_without_calls_is_let_go(
-    bench: Bench, give_up: Callable[[Tasks, str], None]
-) -> None:
+def test_an_idle_worker_is_released(bench: Bench, give_up: Callable[[Tasks, str], None]) -> None:
     give_up(bench.tasks, "never seen")
     assert bench.client.cancelled == []
 

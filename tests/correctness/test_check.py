@@ -60,7 +60,7 @@ def right(inputs: Inputs) -> Any:
     ("seqlen", "causal", "dtype", "kind"),
     one_in(7, list(itertools.product(ODD_LENGTHS, (False, True), DTYPES, KINDS)), slow=12),
 )
-def test_what_is_right_but_rounded_passes(
+def test_a_correctly_rounded_output_passes(
     seqlen: int, causal: bool, dtype: Any, kind: InputKind
 ) -> None:
     inputs = make_inputs(Problem(1, 2, seqlen, 64, causal, dtype), seed=seqlen, kind=kind)
@@ -75,8 +75,8 @@ def test_what_is_right_but_rounded_passes(
 
 @pytest.mark.parametrize("kind", [kind for kind in INPUT_KINDS if kind not in KINDS])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_right_passes_on_the_other_inputs(dtype: Any, kind: InputKind) -> None:
-    test_what_is_right_but_rounded_passes(65, True, dtype, kind)
+def test_a_correct_output_passes_on_other_inputs(dtype: Any, kind: InputKind) -> None:
+    test_a_correctly_rounded_output_passes(65, True, dtype, kind)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ class TestOrderOfThreads:
         assert finding.pattern == "order_of_threads"
         assert says(finding.sentence, "elements_differ", "32", "4,096")
 
-    def test_what_nobody_wrote_is_told_besides(self) -> None:
+    def test_unwritten_elements_are_reported_too(self) -> None:
         gap = right(self.inputs)
         gap[0, 0, 9].view(np.uint16)[:] = POISON_BITS
         first, other = (RunResult(status=Status.PASSED, out=x) for x in (gap, self.out))
@@ -384,6 +384,6 @@ class TestOrderOfThreads:
         again = self.found(RunResult(status=Status.PASSED, out=nudged))
         assert [f.pattern for f in again.findings] == ["nan_row"]
 
-    def test_another_end_is_told(self) -> None:
+    def test_a_different_status_is_reported(self) -> None:
         (finding,) = self.found(RunResult(status=Status.TIMEOUT)).findings
         assert says(finding.sentence, "launch_ends_as", "TIMEOUT")

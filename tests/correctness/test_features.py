@@ -97,13 +97,13 @@ def test_the_reference_is_the_definition(problem: Problem) -> None:
 @pytest.mark.parametrize("problem", PROBLEMS, ids=Problem.label)
 def test_files_labels_and_options_hold_the_features(problem: Problem) -> None:
     assert decode(Problem, encode(problem)) == problem
-    assert all(word in problem.label() for word in problem.words())
+    assert all(word in problem.label() for word in problem.feature_words())
     plain = Problem(**{**_WIDE, "seqlen": 70})
     assert set(encode(plain)) == {*_WIDE, "seqlen", "causal", "dtype"}
     assert not feature_options(plain)
 
 
-def test_press_et_al_publish_these_slopes() -> None:
+def test_alibi_slopes_match_press_et_al() -> None:
     assert alibi_slopes(8).tolist() == [2.0**-n for n in range(1, 9)]
     assert alibi_slopes(6).tolist() == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]
 
@@ -124,7 +124,7 @@ def test_press_et_al_publish_these_slopes() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+def test_invalid_features_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidProblem):
         Problem(**{"batch": 2, "num_heads": 1, "seqlen": 128, "head_dim": 64, **wrong})
 
@@ -145,7 +145,7 @@ def test_a_preset_has_a_source_and_a_rung_that_takes_it(preset: Preset) -> None:
     assert any(v.unsupported(problem, config) is None for v, config in configs)
 
 
-def test_what_is_given_beside_a_preset_stands_in_its_place() -> None:
+def test_options_override_those_of_a_preset() -> None:
     local = problem_of({"preset": "gpt-oss-local", "seqlen": 256})
     assert (local.seqlen, local.window, local.sinks, local.kv_heads) == (256, 128, True, 8)
     assert problem_of({"preset": "gpt-oss-local", "heads": 4}).kv_heads == 4
@@ -172,7 +172,7 @@ def test_packed_sequences_are_those_of_the_padded_tensors() -> None:
     assert decoding["cu_seqlens_k"].tolist() == [0, 1, 65, 165]
 
 
-def test_rungs_that_do_not_take_a_feature_say_so() -> None:
+def test_rungs_without_a_feature_are_skipped_with_a_reason() -> None:
     for variant in LADDER:
         for problem in PROBLEMS:
             why = variant._unsupported_features(problem.features)
@@ -338,7 +338,7 @@ def _verdict(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant_id", one_in(99, TAKING, slow=99))
-def test_what_is_not_asked_for_costs_nothing(variant_id: str) -> None:
+def test_unused_features_do_not_change_the_code(variant_id: str) -> None:
     """The machine code is the same without the features' macros and with their neutral values."""
     variant = by_id(variant_id)
     arch = "sm_90" if variant.arch_specific else "sm_80"

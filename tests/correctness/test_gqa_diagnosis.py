@@ -85,21 +85,21 @@ def test_right_output_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kv_slice", "words"),
+    ("kv_slice", "name"),
     [
-        (lambda b, h: b * 4 + h % 4, "by head % num_heads_kv"),
-        (lambda b, h: b * 8 + h, "by the query head, as if each had one of its own"),
-        (lambda b, h: b * 4 + h, "by the query head, as if each had one of its own"),
-        (lambda b, h: b * 8 + h // 2, "with a batch stride of num_heads heads"),
-        (lambda _, h: h // 2, "leaves out the batch"),
+        (lambda b, h: b * 4 + h % 4, "kv_by_modulo"),
+        (lambda b, h: b * 8 + h, "kv_by_query_head"),
+        (lambda b, h: b * 4 + h, "kv_by_query_head"),
+        (lambda b, h: b * 8 + h // 2, "batch_stride_of_heads"),
+        (lambda _, h: h // 2, "offset_without_batch"),
     ],
 )
-def test_a_wrong_map_of_heads_is_named(kv_slice: KvMap, words: str) -> None:
+def test_a_wrong_map_of_heads_is_named(kv_slice: KvMap, name: str) -> None:
     inputs = make_inputs(GQA)
     made = judged(inputs, attention(inputs, kv_slice))
     assert not made.passed
     assert made.findings[0].pattern == "head_stride"
-    assert words in made.findings[0].sentence
+    assert says(made.findings[0].sentence, name)
 
 
 def test_all_heads_of_one_kv_head() -> None:

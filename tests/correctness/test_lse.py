@@ -56,7 +56,7 @@ def test_a_wrong_lse_is_named(lse: np.ndarray, name: str, facts: list[str]) -> N
     assert says(judged.sentence, name, *facts)
 
 
-def test_the_right_one_passes() -> None:
+def test_a_correct_lse_passes() -> None:
     assert check_lse(INPUTS, _lse().astype(np.float32)).passed
 
 
@@ -93,7 +93,9 @@ def cpu() -> Iterator[CpuBackend]:
     of_each(_RUNS, every=12, slow=16),
     ids=lambda value: value.label() if isinstance(value, Problem) else value,
 )
-def test_every_rung_writes_it(cpu: CpuBackend, variant_id: str, how: str, problem: Problem) -> None:
+def test_every_rung_writes_lse(
+    cpu: CpuBackend, variant_id: str, how: str, problem: Problem
+) -> None:
     variant = by_id(variant_id)
     if variant.gqa and problem.num_heads_kv is None:
         problem = replace(problem, num_heads_kv=2)
@@ -114,7 +116,7 @@ def test_every_rung_writes_it(cpu: CpuBackend, variant_id: str, how: str, proble
 
 
 @pytest.mark.parametrize("variant_id", slow_ones(4, ["v01", "v11", "v19", "v14"]))
-def test_it_costs_nothing_where_it_is_not_asked_for(variant_id: str) -> None:
+def test_without_lse_the_code_is_unchanged(variant_id: str) -> None:
     """The parameter and its code are only compiled in with LSE."""
     variant = by_id(variant_id)
     arch = "sm_90" if variant.arch_specific else "sm_80"

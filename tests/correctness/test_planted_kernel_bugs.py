@@ -40,7 +40,8 @@ LOAD_V = "load_tile<BLOCK_N>(v_smem, v + kv_head, n0, seqlen_kv);"
 
 @dataclass(frozen=True)
 class Bug:
-    """A change of a kernel's text, and the words that the diagnosis must contain."""
+    """A change of a kernel's text, and what the diagnosis must say: a finding's code, and names of
+    tests/words.json, each with the values in it."""
 
     name: str
     variants: tuple[str, ...]
@@ -48,7 +49,7 @@ class Bug:
     old: str
     new: str
     pattern: str
-    words: tuple[str, ...] = ()
+    phrases: tuple[tuple[str, ...], ...] = ()
     config: dict[str, int] = field(default_factory=dict)
     kind: InputKind = "normal"
     header: str = ""  # the file that is changed, if it is not the variant's own
@@ -62,7 +63,7 @@ BUGS = (
         LOAD_Q,
         "load_tile<BLOCK_M>(q_smem, q + q_head, split * BLOCK_M, seqlen);",
         "query_index",
-        ("KV-split partial pass", "query tile s"),
+        (("in_partial_pass",), ("query_tile_of_split",)),
     ),
     Bug(
         "query tile's offset forgotten",
@@ -71,7 +72,7 @@ BUGS = (
         LOAD_Q,
         "load_tile<BLOCK_M>(q_smem, q + q_head, 0, seqlen);",
         "query_index",
-        ("KV-split partial pass", "the first query tile"),
+        (("in_partial_pass",), ("first_query_tile",)),
     ),
     Bug(
         "query row off by one",
@@ -80,7 +81,7 @@ BUGS = (
         LOAD_Q,
         "load_tile<BLOCK_M>(q_smem, q + q_head, m0 + 1, seqlen);",
         "query_index",
-        ("the next row",),
+        (("next_row",),),
     ),
     Bug(
         "fusion without the rescale",
@@ -89,7 +90,7 @@ BUGS = (
         "const float weight = fast_exp2((m_split - m) * scale_log2);",
         "const float weight = 1.0f;",
         "fusion_rescale",
-        ("without the rescale by exp(m_i − m)", "fusion pass"),
+        (("bug_fusion_no_rescale",), ("weights_of_fusion",)),
     ),
     Bug(
         "fusion without the rescale, causal",
@@ -98,7 +99,7 @@ BUGS = (
         "const float weight = fast_exp2((m_split - m) * scale_log2);",
         "const float weight = 1.0f;",
         "fusion_rescale",
-        ("without the rescale by exp(m_i − m)",),
+        (("bug_fusion_no_rescale",),),
     ),
     Bug(
         "fusion that forgets the weight of l",
@@ -107,7 +108,7 @@ BUGS = (
         "l += weight * l_partial",
         "l += l_partial",
         "fusion_rescale",
-        ("rescales O_i but not l_i",),
+        (("bug_fusion_o_alone",),),
     ),
     Bug(
         "fusion that skips the last split",
@@ -116,7 +117,7 @@ BUGS = (
         "for (int split = 0; split < NUM_SPLITS; split++) {\n        const size_t partial_row",
         "for (int split = 0; split < NUM_SPLITS - 1; split++) {\n        const size_t partial_row",
         "split_missing",
-        ("leaving out split 3 (keys 384 to 511)",),
+        (("bug_leaving_out", "split 3", "384", "511"),),
     ),
     Bug(
         "chunks that overlap by a tile",
@@ -125,7 +126,7 @@ BUGS = (
         "(split + 1) * chunk_rows)",
         "(split + 1) * chunk_rows + BLOCK_N)",
         "kv_split_seam",
-        ("first key tile of every split but the first twice",),
+        (("bug_first_of_others_twice", "key tile", "split"),),
     ),
     Bug(
         "fusion that reads what no CTA wrote",
@@ -134,7 +135,7 @@ BUGS = (
         "if (m_split == -INFINITY) continue;",
         "",
         "nan_row",
-        ("partial result that no CTA wrote",),
+        (("no_cta_wrote",),),
     ),
     Bug(
         "missing tail mask",
@@ -143,7 +144,7 @@ BUGS = (
         VISIBLE,
         "(!IS_CAUSAL || key <= query)",
         "tail_mask",
-        ("missing tail mask", "the 56 padded keys", "S = 200"),
+        (("bug_missing_tail_mask", "56", "S = 200"),),
     ),
     Bug(
         "causal mask off by one, too many",
@@ -152,7 +153,7 @@ BUGS = (
         "key <= query",
         "key <= query + 1",
         "causal_diagonal",
-        ("off by one", "sees one key too many"),
+        (("bug_key_too_many",),),
     ),
     Bug(
         "causal mask off by one, too few",
@@ -161,7 +162,7 @@ BUGS = (
         "key <= query",
         "key < query",
         "causal_diagonal",
-        ("off by one", "misses its own key"),
+        (("bug_misses_own_key",),),
     ),
     Bug(
         "causal mask forgotten inside the visited tiles",
@@ -170,7 +171,7 @@ BUGS = (
         "(!IS_CAUSAL || key <= query)",
         "true",
         "causal_mask",
-        ("by whole tiles",),
+        (("bug_causal_by_tiles",),),
     ),
     Bug(
         "one head's K one head early",
@@ -179,7 +180,7 @@ BUGS = (
         LOAD_K,
         "load_tile<BLOCK_N>(k_smem, k + (head_index == 2 ? kv_head / 2 : kv_head), n0, seqlen_kv);",
         "head_stride",
-        ("K of a head", "one head before"),
+        (("bug_head_read", "K"), ("bug_head_read", "one head before")),
     ),
     Bug(
         "one head's V a row too far on",
@@ -188,7 +189,7 @@ BUGS = (
         LOAD_V,
         "load_tile<BLOCK_N>(v_smem, v + kv_head + (head_index == 1) * HEAD_DIM, n0, seqlen_kv);",
         "head_stride",
-        ("V of a head", "one row too"),
+        (("bug_head_read", "V"), ("bug_head_read", "one row too")),
     ),
     Bug(
         "a NaN row",
@@ -197,7 +198,7 @@ BUGS = (
         "const float inv_l = 1.0f /",
         "const float inv_l = (query == 17 && blockIdx.y == 1 ? INFINITY - INFINITY : 1.0f) /",
         "nan_row",
-        ("row 17 of batch 0, head 1", "every column"),
+        (("nan_in", "row 17 of batch 0, head 1", "every column"),),
     ),
     Bug(
         # Memory past the end is NaN; the kernel stores results computed from it.
@@ -207,7 +208,7 @@ BUGS = (
         "row < length",
         "row <= length",
         "nan_row",
-        ("NaN or infinity in", "batch 0, head 2"),
+        (("nan_in", "batch 0, head 2"),),
     ),
     Bug(
         "a last row that is not stored",
@@ -216,7 +217,7 @@ BUGS = (
         "query < seqlen) {",
         "query < seqlen - 1) {",
         "unwritten",
-        ("row 199 of every head, every column",),
+        (("unwritten_part", "row 199 of every head, every column"),),
     ),
     Bug(
         "online softmax without the rescale",
@@ -225,7 +226,7 @@ BUGS = (
         "*= correction;",
         "*= 1.0f;",
         "online_rescale",
-        ("without the rescale of O and l",),
+        (("bug_no_online_rescale",),),
     ),
     Bug(
         "scores that are not scaled",
@@ -234,7 +235,7 @@ BUGS = (
         "softmax_scale * LOG2_E",
         "LOG2_E",
         "softmax_scale",
-        ("without the scale",),
+        (("bug_no_scale",),),
     ),
     Bug(
         "decode: chunks that overlap by a tile",
@@ -243,7 +244,7 @@ BUGS = (
         "(split + 1) * chunk_rows)",
         "(split + 1) * chunk_rows + BLOCK_N)",
         "kv_split_seam",
-        ("first key tile of every split but the first twice",),
+        (("bug_first_of_others_twice", "key tile", "split"),),
     ),
     Bug(
         "decode: fusion without the rescale",
@@ -252,7 +253,7 @@ BUGS = (
         "const float weight = fast_exp2((m_split - m) * scale_log2);",
         "const float weight = 1.0f;",
         "fusion_rescale",
-        ("without the rescale by exp(m_i − m)",),
+        (("bug_fusion_no_rescale",),),
     ),
     Bug(
         "decode: fusion that skips the last split",
@@ -261,7 +262,7 @@ BUGS = (
         "for (int split = 0; split < NUM_SPLITS; split++) {\n        const size_t partial_row",
         "for (int split = 0; split < NUM_SPLITS - 1; split++) {\n        const size_t partial_row",
         "split_missing",
-        ("leaving out split 3 (keys 384 to 511)",),
+        (("bug_leaving_out", "split 3", "384", "511"),),
     ),
     Bug(
         "decode: missing tail mask",
@@ -270,7 +271,7 @@ BUGS = (
         VISIBLE,
         "(!IS_CAUSAL || key <= query)",
         "tail_mask",
-        ("missing tail mask", "the 56 padded keys", "KV = 200"),
+        (("bug_missing_tail_mask", "56", "KV = 200"),),
     ),
     Bug(
         "decode: K and V found with the stride of Q",
@@ -279,7 +280,7 @@ BUGS = (
         "* seqlen_kv * HEAD_DIM;",
         "* seqlen * HEAD_DIM;",
         "head_stride",
-        ("K and V of a head", "head stride of Q, seqlen rows"),
+        (("bug_head_read", "K and V"), ("stride_of_q",)),
     ),
     Bug(
         "decode: keys counted by the queries",
@@ -288,7 +289,7 @@ BUGS = (
         ": seqlen_kv;",
         ": seqlen;",
         "key_count",
-        ("a key loop that ends by the number of queries", "keys 64 to 199"),
+        (("key_loop_that_ends",), ("bug_keys_by_queries", "64", "199")),
     ),
     Bug(
         "neighbouring columns of d swapped",
@@ -297,7 +298,7 @@ BUGS = (
         "to_element2(acc_rmem[j].x * inv_l, acc_rmem[j].y * inv_l)",
         "to_element2(acc_rmem[j].y * inv_l, acc_rmem[j].x * inv_l)",
         "columns_of_d",
-        ("column 0 holds column 1",),
+        (("holds_other", "column 0", "column 1"),),
     ),
     Bug(
         "the warps' partial results merged without weights",
@@ -306,7 +307,7 @@ BUGS = (
         "m = fmaxf(m, m_smem[w * BLOCK_M + row0 + i * 8]);",
         "m = fmaxf(m, m);",
         "fusion_rescale",
-        ("a fusion of the 4 warps without the rescale",),
+        (("fusion_of", "4", "warps"), ("bug_fusion_no_rescale",)),
     ),
     Bug(
         "a row sum over half of the lanes",
@@ -315,7 +316,7 @@ BUGS = (
         "return x + __shfl_xor_sync(FULL_WARP, x, 2);",
         "return x;",
         "row_factor",
-        ("each wrong by one constant factor", "row sum l"),
+        (("rows_by_factor",), ("row_sum_l",)),
         header="rows.cuh",
     ),
     Bug(
@@ -325,7 +326,7 @@ BUGS = (
         "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));",
         "return x;",
         "lane_maximum",
-        ("keys 0–3, … against the rest", "the row maximum"),
+        (("against_the_rest", "keys 0–3"), ("row_maximum_of_lanes",)),
         header="rows.cuh",
     ),
     Bug(
@@ -335,7 +336,7 @@ BUGS = (
         "q_rmem[step], k_rmem[0], k_rmem[1]);",
         "q_rmem[step], k_rmem[1], k_rmem[0]);",
         "mma_fragment",
-        ("the first 8 of 16 keys swapped in K",),
+        (("bug_k_keys_swapped",),),
     ),
     Bug(
         "one key too many of a long causal row",
@@ -344,7 +345,7 @@ BUGS = (
         "key <= query",
         "key <= query + 1",
         "causal_diagonal",
-        ("one key too many",),
+        (("bug_key_too_many",),),
     ),
     Bug(
         "a counter that is not reset for the next launch",
@@ -353,7 +354,7 @@ BUGS = (
         "if (threadIdx.x == 0) *tile_arrivals = 0;",
         "",
         "not_repeatable",
-        ("finds arrivals as the first left it",),
+        (("arrivals_left", "arrivals"),),
     ),
     Bug(
         "S kept in 16 bits",
@@ -362,7 +363,7 @@ BUGS = (
         "s_row[n] = score;",
         "s_row[n] = to_float(to_element(score));",
         "score_precision",
-        ("rounded to float16 before they are scaled", "keep it in float"),
+        (("rounded_before_scale", "float16 before"), ("keep_s_in_float",)),
         kind="extreme",
     ),
     Bug(
@@ -372,7 +373,7 @@ BUGS = (
         "l += p;",
         "l = to_float(to_element(l + p));",
         "row_factor",
-        ("lost precision in the row sum l",),
+        (("lost_in_row_sum",),),
     ),
     Bug(
         "the maximum of the last key alone",
@@ -381,7 +382,7 @@ BUGS = (
         "m_new = fmaxf(m_new, score);",
         "m_new = fmaxf(m, score);",
         "tail_tile",
-        ("the row maximum of each split", "−inf"),
+        (("maximum_of_chunk", "split"),),
     ),
     Bug(
         "the rows of one warp",
@@ -390,7 +391,7 @@ BUGS = (
         "const float inv_l = 1.0f /",
         "const float inv_l = (threadIdx.x / 32 == 3 ? 1.25f : 1.0f) /",
         "rows_of_one_warp",
-        ("rows 24–31", "warp 3"),
+        (("rows_of_warp_wrong", "rows 24–31", "warp 3"),),
     ),
 )
 
@@ -438,14 +439,14 @@ def test_without_a_bug_there_is_no_finding(
     ("variant_id", "bug"),
     one_in(13, [pytest.param(v, b, id=f"{v}-{b.name}") for b in BUGS for v in b.variants], slow=48),
 )
-def test_the_words_point_at_the_bug(
+def test_the_findings_name_the_bug(
     cpu: CpuBackend, variant_id: str, bug: Bug, tmp_path: Path
 ) -> None:
     found = executed(cpu, variant_id, bug, tmp_path)
     assert not found.passed
     sentences = [f.sentence for f in found.findings if f.pattern == bug.pattern]
     assert sentences, found.findings
-    for word in bug.words:
-        assert any(word in s for s in sentences), sentences
+    for phrase in bug.phrases:
+        assert any(says(s, *phrase) for s in sentences), sentences
     # No second cause is named: at most one finding matches the whole output.
     assert sum(says(f.sentence, "the_output_matches") for f in found.findings) <= 1

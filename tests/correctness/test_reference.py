@@ -80,7 +80,7 @@ def test_memory_stays_bounded_with_few_queries() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1600, 8), (8, 8, 150, 8)])  # three blocks, two groups
-def test_blocks_of_rows_and_groups_of_slices_join_up(shape: tuple[int, ...]) -> None:
+def test_blocks_of_rows_and_groups_of_slices_are_complete(shape: tuple[int, ...]) -> None:
     for causal in (False, True):
         problem = Problem(*shape, causal)
         inputs = make_inputs(problem)
@@ -104,7 +104,7 @@ def test_memory_does_not_grow_with_the_square_of_the_length() -> None:
 
 
 class TestCoverage:
-    def test_real_shapes_are_compared_whole(self) -> None:
+    def test_real_shapes_are_compared_in_full(self) -> None:
         for problem in (
             Problem(32, 8, 128, 64),
             Problem(1, 20, 1500, 64),
@@ -169,7 +169,7 @@ class TestCoverage:
             batch, head, row = sample.index(2, 5)
             np.testing.assert_allclose(found[2, 5], expected[batch, head, row], rtol=0, atol=1e-15)
 
-    def test_selected_slices_are_a_problem_of_their_own(self) -> None:
+    def test_selected_slices_form_a_problem(self) -> None:
         problem = Problem(3, 4, 100, 16)
         inputs = make_inputs(problem)
         coverage = choose_coverage(problem, 9e6)

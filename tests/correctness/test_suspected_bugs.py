@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from words import says
 
 from engine.attention.evaluation import Correctness
 from engine.attention.plan import make_plan
@@ -18,6 +19,8 @@ from engine.base.errors import Status
 from engine.correctness import check_output, findings
 from engine.correctness.findings import FindingCode
 from kernels.ladder import by_id
+
+Phrases = tuple[tuple[str, ...], ...]  # names of tests/words.json, each with the values in it
 
 SEQLEN, BLOCK, SPLITS = 200, 64, 4
 KEYS = np.arange(SEQLEN)
@@ -126,101 +129,107 @@ def _times(weights: Any) -> HeadBug:
 
 
 @pytest.mark.parametrize(
-    ("bug", "pattern", "words"),
+    ("bug", "pattern", "phrases"),
     [
-        (_exp2, "softmax_scale", "exp2 of scores"),
-        (_scaled(np.sqrt(2)), "softmax_scale", "a factor of 1.41 (√2"),
-        (_scaled(1 / np.log(2)), "softmax_scale", "multiplied by log2(e) and then given to exp"),
-        (_scaled(1.1), "softmax_scale", "wrong by a factor of 1.1 "),
-        (lambda q, k, v, _: weighted(q, _unswizzled(k), v), "swizzle", "of K on one side"),
-        (lambda q, k, v, _: weighted(q, k, _unswizzled(v)), "swizzle", "of V on one side"),
-        (lambda q, k, v, _: _unswizzled(weighted(q, k, v)), "swizzle", "of O on one side"),
+        (_exp2, "softmax_scale", (("bug_exp2_unscaled",),)),
+        (_scaled(np.sqrt(2)), "softmax_scale", (("bug_scores_by_factor", "1.41", "√2"),)),
+        (_scaled(1 / np.log(2)), "softmax_scale", (("bug_exp_of_log2e",),)),
+        (_scaled(1.1), "softmax_scale", (("bug_scores_by_factor", "1.1"),)),
+        (lambda q, k, v, _: weighted(q, _unswizzled(k), v), "swizzle", (("bug_swizzle", "K"),)),
+        (lambda q, k, v, _: weighted(q, k, _unswizzled(v)), "swizzle", (("bug_swizzle", "V"),)),
+        (lambda q, k, v, _: _unswizzled(weighted(q, k, v)), "swizzle", (("bug_swizzle_of_o",),)),
         (
             lambda q, k, v, _: weighted(q, _transposed_pieces(k), v),
             "mma_fragment",
-            "of K (16 × 16) transposed",
+            (("bug_k_transposed",),),
         ),
         (
             lambda q, k, v, _: weighted(q, _shifted(k), _shifted(v)),
             "head_stride",
-            "K and V of a head read one row too far on, with zeros outside the head",
+            (("bug_head_with_zeros", "K and V", "one row too far on"),),
         ),
         (
             lambda q, k, v, _: weighted(q[:, :-16] * np.sqrt(0.5), k[:, :-16], v),
             "score_columns",
-            "leave out the last 16 columns",
+            (("bug_scores_without_columns", "last 16"),),
         ),
         (
             lambda q, k, v, _: weighted(q, _with_piece(k), v),
             "mma_fragment",
-            "of K: the upper right one of 16 × 16 used in place of the upper left one",
+            (("bug_fragment_in_place", "K", "upper right", "upper left"),),
         ),
         (
             lambda q, k, v, _: weighted(q, k, v[KEYS ^ 1]),
             "mma_fragment",
-            "keys of P 1 apart exchanged",
+            (("bug_keys_of_p_exchanged", "1"),),
         ),
         (
             lambda q, k, v, _: weighted(q, _tiles(k, 0, 1, 0, 1), v),
             "key_tile",
-            "K read from another key tile: only the first two key tiles, alternating",
+            (("bug_another_key_tile", "K"), ("first_two_key_tiles",)),
         ),
         (
             lambda q, k, v, _: weighted(q, k, _tiles(v, 2, 1, 0, 3)),
             "key_tile",
-            "key tile 0 takes V of key tile 2, key tile 2 takes V of key tile 0",
+            (("bug_takes_v_of", "key tile 0", "key tile 2"),),
         ),
-        (_fused_with_the_first_l, "fusion_rescale", "takes l_i of the first one for all"),
-        (_without_the_last_of_a_tile, "key_tile", "the last 16 keys of every key tile out of P·V"),
-        (_not_divided, "not_normalised", "never divided by l"),
-        (_past_the_end, "tail_mask", "56 rows past the end of its head"),
-        (_mean_of_splits, "fusion_rescale", "plain mean of their normalised outputs"),
-        (_times(KEYS < 192), "tail_tile", "last, partial key tile (keys 192 to 199)"),
-        (_times(KEYS < 199), "tail_tile", "leaves out the last key"),
-        (_times(KEYS > 0), "first_key", "leaves out the first key"),
-        (_times(KEYS // 64 == 1), "split_missing", "using split 1 (keys 64 to 127) alone"),
-        (_times(1 + (KEYS // 64 == 1)), "split_missing", "counting split 1"),
-        (_times(KEYS % 64 > 0), "kv_split_seam", "the first key of every split "),
+        (_fused_with_the_first_l, "fusion_rescale", (("bug_first_l_for_all", "l_i"),)),
+        (_without_the_last_of_a_tile, "key_tile", (("bug_out_of_pv", "the last 16 keys", "P·V"),)),
+        (_not_divided, "not_normalised", (("bug_not_divided",),)),
+        (_past_the_end, "tail_mask", (("bug_reads_past_head", "56"),)),
+        (_mean_of_splits, "fusion_rescale", (("bug_mean_of_splits",),)),
+        (_times(KEYS < 192), "tail_tile", (("bug_no_partial_key_tile", "192", "199"),)),
+        (_times(KEYS < 199), "tail_tile", (("bug_no_last_key",),)),
+        (_times(KEYS > 0), "first_key", (("bug_no_first_key",),)),
+        (_times(KEYS // 64 == 1), "split_missing", (("bug_using_alone", "split 1", "64", "127"),)),
+        (_times(1 + (KEYS // 64 == 1)), "split_missing", (("bug_counting_twice", "split 1"),)),
+        (_times(KEYS % 64 > 0), "kv_split_seam", (("bug_without_first_of_every", "key", "split"),)),
         (
             _times((KEYS % 64 > 0) | (KEYS == 0)),
             "kv_split_seam",
-            "the first key of every split but the first",
+            (("bug_without_first_of_others", "key", "split"),),
         ),
         (
             _times(1 + ((KEYS % 64 == 0) & (KEYS > 0))),
             "kv_split_seam",
-            "counting the first key of every split but the first twice",
+            (("bug_first_of_others_twice", "key", "split"),),
         ),
-        (_times(KEYS <= ROWS), "causal_mask", "a causal mask that this problem does not have"),
-        (_times(KEYS // 64 != ROWS // 64), "key_tile", "keys 0–63 in rows 0–63 of batch 0, head"),
-        (_times((KEYS < 64) | (KEYS >= 192)), "key_tile", "leaving out keys 64–191 ("),
+        (_times(KEYS <= ROWS), "causal_mask", (("bug_causal_not_asked",),)),
+        (
+            _times(KEYS // 64 != ROWS // 64),
+            "key_tile",
+            (("bug_key_tiles_left_out", "keys 0–63", "rows 0–63", "batch 0, head 0"),),
+        ),
+        (_times((KEYS < 64) | (KEYS >= 192)), "key_tile", (("bug_leaving_out", "keys 64–191"),)),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
-def test_a_bug_is_named(bug: HeadBug, pattern: str, words: str) -> None:
+def test_a_bug_is_named(bug: HeadBug, pattern: str, phrases: Phrases) -> None:
     found = judged(bug)
     assert not found.passed
     assert found.findings[0].pattern == pattern, found.findings
-    assert words in found.findings[0].sentence, found.findings
+    said = found.findings[0].sentence
+    assert all(says(said, *phrase) for phrase in phrases), said
 
 
 @pytest.mark.parametrize(
-    ("mask", "pattern", "words"),
+    ("mask", "pattern", "phrases"),
     [
-        (KEYS >= ROWS, "causal_mask", "the wrong way round"),
-        (KEYS >= 0 * ROWS, "causal_mask", "without the causal mask"),
-        (KEYS < (ROWS // BLOCK + 1) * BLOCK, "causal_mask", "by whole tiles"),
-        (ROWS - 8 * (ROWS % 16 >= 8) >= KEYS, "causal_mask", "the upper of two rows 8 apart"),
-        (KEYS <= (ROWS | 1), "causal_mask", "the first of two neighbouring keys for both"),
-        (KEYS <= (ROWS | 3), "causal_mask", "row 0 up to key 3 (3 too many)"),
-        (ROWS // 64 * 64 + ROWS % 16 >= KEYS, "causal_mask", "those of one warp, for all"),
-        ((ROWS >= KEYS) & (ROWS // 64 * 64 + 32 > KEYS), "causal_mask", "the middle row of the"),
+        (KEYS >= ROWS, "causal_mask", (("bug_causal_wrong_way",),)),
+        (KEYS >= 0 * ROWS, "causal_mask", (("bug_no_causal_mask",),)),
+        (KEYS < (ROWS // BLOCK + 1) * BLOCK, "causal_mask", (("bug_causal_by_tiles",),)),
+        (ROWS - 8 * (ROWS % 16 >= 8) >= KEYS, "causal_mask", (("mask_upper_row",),)),
+        (KEYS <= (ROWS | 1), "causal_mask", (("mask_first_key",),)),
+        (KEYS <= (ROWS | 3), "causal_mask", (("bug_row_up_to_key", "row 0", "key 3", "(3"),)),
+        (ROWS // 64 * 64 + ROWS % 16 >= KEYS, "causal_mask", (("mask_rows_of_one", "warp"),)),
+        ((ROWS >= KEYS) & (ROWS // 64 * 64 + 32 > KEYS), "causal_mask", (("middle_row",),)),
     ],
 )
-def test_a_causal_bug_is_named(mask: np.ndarray, pattern: str, words: str) -> None:
+def test_a_causal_bug_is_named(mask: np.ndarray, pattern: str, phrases: Phrases) -> None:
     found = judged(_times(mask), causal=True)
     assert found.findings[0].pattern == pattern, found.findings
-    assert words in found.findings[0].sentence, found.findings
+    said = found.findings[0].sentence
+    assert all(says(said, *phrase) for phrase in phrases), said
 
 
 def test_every_code_has_a_place_or_none_and_is_used() -> None:

@@ -113,7 +113,7 @@ def test_a_bug_whose_effect_overflows_is_refuted() -> None:
         slow=3,
     ),
 )
-def test_honest_rounding_is_never_warned_of(seqlen: int, kind: str, dtype: Any) -> None:
+def test_correct_rounding_gives_no_warning(seqlen: int, kind: str, dtype: Any) -> None:
     for causal in (False, True):
         problem = Problem(2, 2, seqlen, 64, causal, dtype)
         inputs = make_inputs(problem, seed=seqlen, kind=kind)

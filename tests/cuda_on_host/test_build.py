@@ -52,7 +52,7 @@ def test_second_build_is_found(source):
     assert first.sources == ("small.cu", "value.cuh")
 
 
-def test_whatever_matters_is_in_the_key(source):
+def test_the_key_covers_all_inputs_of_a_build(source):
     paths = {build_kernels(source, ["k"]).path}
     paths.add(build_kernels(source, ["k"], check=True).path)
     paths.add(build_kernels(source, ["k"], [("SOMETHING", "1")]).path)
@@ -63,7 +63,7 @@ def test_whatever_matters_is_in_the_key(source):
     assert len(paths) == 5
 
 
-def test_where_the_source_lies_does_not_matter(source, tmp_path):
+def test_the_key_does_not_depend_on_the_folder(source, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     for file in (source, source.parent / "value.cuh"):
@@ -96,7 +96,7 @@ def test_a_damaged_entry_is_rebuilt(source, fresh_cache, content):
     assert library.exists()
 
 
-def test_nothing_else_is_left_in_the_cache(source, fresh_cache):
+def test_the_cache_holds_only_the_library(source, fresh_cache):
     build_kernels(source, ["k"])
     names = sorted(file.name for file in fresh_cache.iterdir() if file.name.startswith("small"))
     assert len(names) == 2
@@ -194,7 +194,7 @@ def test_a_compiler_that_hangs_is_stopped(tmp_path):
         cxx.run_compiler(["sh", "-c", "sleep 100"], tmp_path, "small.o", "small.cu", timeout_s=0.3)
 
 
-def test_an_update_under_a_running_process_is_one_sentence(source, monkeypatch):
+def test_an_update_of_attune_during_a_process_is_reported(source, monkeypatch):
     """Headers newer than the runtime would make correct kernels fail."""
     library = build_kernels(source, ["k"])
     client = Client(1)
@@ -210,7 +210,7 @@ def test_an_update_under_a_running_process_is_one_sentence(source, monkeypatch):
 
 
 @pytest.mark.skipif(cxx.find_toolchain().family != "gcc", reason="of GCC alone")
-def test_precompiled_headers_change_no_line_of_an_error(tmp_path, monkeypatch):
+def test_precompiled_headers_keep_line_numbers_of_errors(tmp_path, monkeypatch):
     build.precompile_headers()
     commands = []
     run = build.run_compiler

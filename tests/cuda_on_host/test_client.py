@@ -157,7 +157,7 @@ def test_close_ends_the_child_and_the_next_job_starts_another(scale_source):
     client.close()
 
 
-def test_a_forgotten_client_takes_its_child_along(scale_source):
+def test_a_garbage_collected_client_ends_its_child(scale_source):
     library = build_kernels(scale_source, ["scale"], [("FACTOR", "1.f")])
     client = Client(workers=1)
     client.run(scale_job(library, np.ones(64, np.float32)))
@@ -272,7 +272,7 @@ def test_round_trip_is_short(client, scale_source):
     assert min(trips) < 5.0  # the fastest one, as the machine may be busy
 
 
-def test_interrupted_wait_starts_afresh(scale_source, monkeypatch):
+def test_an_interrupted_client_restarts_its_child(scale_source, monkeypatch):
     """An answer that was not received must not be taken for the next job's."""
     library = build_kernels(scale_source, ["scale"], [("FACTOR", "5.f")])
     client = Client(workers=1)

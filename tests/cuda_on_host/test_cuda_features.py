@@ -40,7 +40,7 @@ def test_features(group, check, client, tmp_path):
 
 
 @pytest.mark.parametrize("name", one_in(len(LACKING), list(LACKING), offset=4, slow=3))
-def test_what_is_lacking_is_one_sentence(name, tmp_path):
+def test_unsupported_features_give_one_sentence(name, tmp_path):
     top, body, named = LACKING[name]
     sentence = lacking_sentence(top, body, tmp_path)
     assert re.search(named, sentence)
@@ -111,7 +111,7 @@ def _is_rounded_once(bits: int, exact: Fraction, mantissa_bits: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["f16", pytest.param("bf16", marks=pytest.mark.exhaustive)])
-def test_rounding_is_once_and_to_nearest_even(kind, client, tmp_path):
+def test_values_are_rounded_once_to_nearest_even(kind, client, tmp_path):
     dtype, mantissa_bits = (torch.float16, 10) if kind == "f16" else (torch.bfloat16, 7)
     bits = np.random.default_rng(1).integers(0, 1 << 16, (COUNT, 3), dtype=np.uint16)
     path = tmp_path / "rounding.cu"

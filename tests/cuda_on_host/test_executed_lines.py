@@ -129,7 +129,7 @@ def test_every_line_is_told(client, library):
     assert "(tiny.cuh)" in sentence
 
 
-def test_marks_start_anew(client, library):
+def test_marks_are_reset_for_each_launch(client, library):
     first = run(client, library, "k").executed
     assert run(client, library, "k").executed == first
 
@@ -154,7 +154,7 @@ def test_the_sentence_stays_short():
     )
 
 
-def test_the_largest_block_comes_first_and_with_what_reaches_it():
+def test_the_largest_block_is_first_with_its_condition():
     source = """\
 constexpr int PARTS = NUM_SPLITS / 2;
 __global__ void k() {

@@ -154,7 +154,7 @@ def test_zero_filled_buffers_are_cleared_once(client, faults):
         ({"entry": "absent"}, "launch_kernel_absent", ["absent"]),
     ],
 )
-def test_launches_that_cannot_be(client, faults, changes, name, facts):
+def test_invalid_launches(client, faults, changes, name, facts):
     from dataclasses import replace
 
     from engine.cuda_on_host.client import Buffer, Job, KernelLaunch

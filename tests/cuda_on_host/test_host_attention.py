@@ -131,7 +131,7 @@ def test_grid_sum_with_an_odd_warp(client, check):
         list(itertools.product((0, 32, 64, 128), ("in_order", "random"), (True, False))), most=2
     ),
 )
-def test_tma_there_and_back(client, check, schedule, swizzle_bytes):
+def test_tma_load_and_store(client, check, schedule, swizzle_bytes):
     """Rows past the tensor's end read as zero and are not written."""
     row, rows = 5, 100
     values = np.random.default_rng(2).standard_normal((rows, 64)).astype(np.float16)

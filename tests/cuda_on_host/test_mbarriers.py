@@ -47,7 +47,7 @@ def place(kernel, mark):
 
 
 @pytest.mark.parametrize("schedule", ["in_order", "random", "reverse"])
-def test_a_deadlock_says_who_should_have_come(client, library, schedule):
+def test_a_deadlock_names_the_missing_arrivals(client, library, schedule):
     for kernel, (waits, names, facts) in DEADLOCKS.items():
         result = planted.run(client, library, kernel, schedule=schedule)
         assert result.status is Status.LAUNCH_ERROR
@@ -59,7 +59,7 @@ def test_a_deadlock_says_who_should_have_come(client, library, schedule):
             assert says(reason, name, place(kernel, "OTHER"), *facts), (name, reason)
 
 
-def test_copies_complete_on_mbarriers_that_they_can_see(client, library):
+def test_copies_complete_on_visible_mbarriers(client, library):
     kernel = "no_fence_behind_the_initialisation"
     result = planted.run(client, library, kernel)
     assert result.status is Status.LAUNCH_ERROR
@@ -67,7 +67,7 @@ def test_copies_complete_on_mbarriers_that_they_can_see(client, library):
     assert says(result.reason, "mbarrier_fence_missing", place(kernel, "OTHER"))
 
 
-def test_arrivals_that_nobody_waits_for_are_a_warning(client, library):
+def test_unawaited_arrivals_are_a_warning(client, library):
     kernel = "arrives_once_too_often"
     result = planted.run(client, library, kernel)
     assert result.status is Status.PASSED, result.reason
@@ -94,7 +94,7 @@ MET = {
 
 
 @pytest.mark.parametrize("kernel", MET)
-def test_a_copy_that_is_met_too_early_is_told_by_its_phase(client, library, kernel):
+def test_an_early_access_to_a_copy_names_its_phase(client, library, kernel):
     kind, names, facts = MET[kernel]
     for schedule in ("in_order",) if kernel == "overwritten_by_a_copy" else ("in_order", "reverse"):
         result = planted.run(client, library, kernel, schedule=schedule)
@@ -106,7 +106,7 @@ def test_a_copy_that_is_met_too_early_is_told_by_its_phase(client, library, kern
         assert "__sync" not in reason  # it would not order the access with a copy
 
 
-def test_who_has_waited_for_nothing_is_told_so(client, library):
+def test_waits_without_effect_are_reported(client, library):
     kernel = "waits_for_nothing"
     for schedule in ("in_order", "reverse"):
         result = planted.run(client, library, kernel, schedule=schedule)
@@ -127,7 +127,7 @@ def test_who_has_waited_for_nothing_is_told_so(client, library):
         ),
     ],
 )
-def test_what_may_go_wrong_elsewhere_is_a_warning(client, library, kernel, kind, name, facts):
+def test_schedule_dependent_faults_are_warnings(client, library, kernel, kind, name, facts):
     result = planted.run(client, library, kernel)
     assert result.status is Status.PASSED, result.reason
     assert result.warning_kinds == (kind,)

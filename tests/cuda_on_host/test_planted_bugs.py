@@ -113,7 +113,7 @@ def test_planted_bug(client, bugs, entry):
         assert result.reason.startswith(f"{BUGS}:")  # file.cu:line first
 
 
-def test_a_missing_barrier_is_no_missing_fence(client, bugs):
+def test_a_missing_barrier_is_not_reported_as_missing_fence(client, bugs):
     for _ in range(8):  # until the other CTA has written first
         result = planted.run(client, bugs, "no_barrier_before_the_arrival")
         if result.kind is ErrorKind.GLOBAL_RACE:
@@ -135,7 +135,7 @@ def test_a_missing_barrier_is_no_missing_fence(client, bugs):
         ("barrier_passed_by", False, True),
     ],
 )
-def test_a_race_says_whether_a_barrier_is_passed_by(client, bugs, entry, of_one_value, diverges):
+def test_a_race_says_whether_a_barrier_is_skipped(client, bugs, entry, of_one_value, diverges):
     """A barrier that the thread has not reached yet does not diverge."""
     reason = planted.run(client, bugs, entry, schedule="in_order").reason
     assert says(reason, "barrier_diverges") is diverges

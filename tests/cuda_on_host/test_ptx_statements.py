@@ -167,7 +167,7 @@ def statement(text, operands='"=r"(d) : "r"(a)'):
         (".reg .v2 x;", ["ptx_register_types"], []),
     ],
 )  # fmt: skip
-def test_what_is_not_executed_is_an_error_with_its_line(text, names, facts):
+def test_unsupported_instructions_are_errors_with_line(text, names, facts):
     with pytest.raises(CompileError) as error:
         translate_asm(statement(text), ["k.cu"])
     assert str(error.value).startswith("k.cu:8: ")
@@ -184,7 +184,7 @@ def test_what_is_not_executed_is_an_error_with_its_line(text, names, facts):
         ('"=r" d : "r"(a)', "asm_operand_form", []),
     ],
 )
-def test_operands_that_are_not_understood(operands, name, facts):
+def test_invalid_asm_operands(operands, name, facts):
     with raises(CompileError, name, "k.cu:8: ", *facts):
         translate_asm(statement("mov.u32 %0, %1;", operands), ["k.cu"])
 
@@ -276,7 +276,7 @@ def test_the_target_gpu_is_known_to_the_source(tmp_path):
         ("fma.rn.f32.f32", None),
     ],
 )  # fmt: skip
-def test_modifiers_stand_in_any_order_that_ptxas_takes(name, ordered):
+def test_modifiers_may_have_any_order_that_ptxas_accepts(name, ordered):
     found = {form.in_order(name) for form in FORMS[name.partition(".")[0]]} - {None}
     assert found == ({ordered} if ordered else set())
     assert not ordered or any(form.match(ordered) for form in FORMS[name.partition(".")[0]])

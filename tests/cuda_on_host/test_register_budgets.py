@@ -24,7 +24,7 @@ template __global__ void budgets<40>(int*);
 """
 
 
-def test_no_warp_waits_for_registers_that_nobody_gives_back(client: Client, tmp_path: Path) -> None:
+def test_register_requests_that_cannot_be_met_are_reported(client: Client, tmp_path: Path) -> None:
     source = tmp_path / "budgets.cu"
     source.write_text(SOURCE)
     entries = ("budgets<24>", "budgets<40>")
@@ -74,9 +74,7 @@ template __global__ void changes<4>(int*);
 """
 
 
-def test_registers_are_taken_and_given_back_by_whole_warpgroups(
-    client: Client, tmp_path: Path
-) -> None:
+def test_setmaxnreg_is_executed_by_whole_warpgroups(client: Client, tmp_path: Path) -> None:
     source = tmp_path / "changes.cu"
     source.write_text(BY_CASE)
     entries = [f"changes<{case}>" for case in range(5)]

@@ -69,7 +69,7 @@ def test_lines_stay_in_place():
     assert rewritten.count("\n") == text.count("\n")
 
 
-def test_words_in_comments_strings_and_directives_are_left_alone():
+def test_comments_strings_and_directives_are_not_translated():
     text = (
         '// __shared__ float a[4];\n/* __shared__\n */ const char *s = "__shared__ x;";\n'
         "#pragma once\nvoid f() {\n#if 1\n  __shared__ float a[4];\n#endif\n}\n"
@@ -89,7 +89,7 @@ def test_words_in_comments_strings_and_directives_are_left_alone():
         "__shared__ struct { int a; } s = {1};",
     ],
 )
-def test_what_is_not_understood_is_an_error_with_its_line(declaration):
+def test_unsupported_declarations_are_errors_with_line(declaration):
     with raises(CompileError, "shared_declaration", "k.cu:3: ") as error:
         rewrite_shared(f"void f() {{\n  int x;\n  {declaration};\n}}\n", "k.cu")
     assert declaration in error.value.log

@@ -37,7 +37,9 @@ def test_importing_the_cache_imports_no_platformdirs() -> None:
 
 
 @given(payload=st.binary(max_size=2000))
-def test_what_goes_in_comes_out(tmp_path_factory: pytest.TempPathFactory, payload: bytes) -> None:
+def test_an_entry_is_read_as_written(
+    tmp_path_factory: pytest.TempPathFactory, payload: bytes
+) -> None:
     path = tmp_path_factory.mktemp("entries") / "deep" / "entry"
     assert write_entry(path, payload)
     assert read_entry(path) == payload
@@ -70,12 +72,12 @@ def test_absent_and_a_folder_read_as_absent(tmp_path: Path) -> None:
     assert read_entry(tmp_path) is None
 
 
-def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     assert not write_entry(tmp_path / "file" / "entry", b"x")
 
 
-def test_an_entry_that_cannot_be_put_in_place_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "entry").mkdir()
     assert not write_entry(tmp_path / "entry", b"x")
     assert list(tmp_path.iterdir()) == [tmp_path / "entry"]

@@ -79,7 +79,7 @@ def test_preprocessor_lines_of_host_code_stay() -> None:
 
 
 @pytest.mark.parametrize("code", ["int main() { (] }\n", "} int main() {}\n", "void f( {\n"])
-def test_what_does_not_balance_is_left_alone(code: str) -> None:
+def test_text_with_unbalanced_brackets_is_unchanged(code: str) -> None:
     assert without_host_code(code) == code
 
 

@@ -86,7 +86,7 @@ def test_a_sweep_ranks_them_by_simulation(
     assert places[1]["median_us"] > places[0]["median_us"]
 
 
-def test_another_compiler_is_a_tunable_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nvrtc_version_is_a_tunable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     version = toolchain().version
     code = built(tmp_path)[2]
     assert built(tmp_path, nvrtc=version[0] * 100 + version[1])[2] == code

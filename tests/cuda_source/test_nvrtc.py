@@ -128,7 +128,7 @@ def test_an_arch_nvrtc_does_not_know(data: Path) -> None:
 
 
 @pytest.mark.parametrize("arch", ["", "L4", "sm_", "sm_89; rm", "compute_89", "SM_89", "sm_89ab"])
-def test_what_is_no_arch_at_all(arch: str, data: Path) -> None:
+def test_invalid_archs(arch: str, data: Path) -> None:
     with raises(UnknownName, "arch_form"):
         compile_kernel(data / "two_entries.cu", TILE, arch, ENTRIES)
 

@@ -44,7 +44,7 @@ def test_the_command_line_ptxas_writes_the_same_with_other_spaces() -> None:
     assert parse_ptxas(log) == {"k": info(40, 4128, 4, 8, 16)}
 
 
-def test_warnings_between_the_lines_do_no_harm() -> None:
+def test_warnings_between_lines_are_ignored() -> None:
     log = (
         'a.cu(3): warning #177-D: variable "x" was declared but never referenced\n'
         "ptxas info    : 0 bytes gmem, 24 bytes cmem[4]\n"
@@ -71,7 +71,7 @@ numbers = st.integers(0, 300_000)
     with_barriers=st.booleans(),
     helper_after=st.booleans(),
 )
-def test_any_figures_come_out_again(
+def test_arbitrary_figures_are_parsed(
     entries: dict[str, PtxasInfo], with_barriers: bool, helper_after: bool
 ) -> None:
     lines = ["ptxas info    : 0 bytes gmem"]

@@ -62,7 +62,7 @@ def test_text_that_is_not_utf8_is_named(tmp_path: Path) -> None:
         read_sources(tmp_path / "latin.cu")
 
 
-def test_the_mark_of_utf8_is_read_away(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_removed(tmp_path: Path) -> None:
     """Editors on Windows write a byte order mark, which NVRTC rejects."""
     block = '/* attune\ntitle = "x"\n*/\n#include "h.cuh"\n'
     (tmp_path / "h.cuh").write_text("#define X 1\n", encoding="utf-8-sig")

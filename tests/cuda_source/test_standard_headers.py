@@ -45,7 +45,7 @@ def test_a_source_may_have_these_names_of_its_own(tmp_path: Path) -> None:
     assert not any(flag.startswith("--pre-include") for flag in kernel.flags)
 
 
-def test_flt_max_needs_its_header_as_everywhere(tmp_path: Path) -> None:
+def test_flt_max_needs_its_header(tmp_path: Path) -> None:
     source = written(tmp_path, BODY.format("FLT_MAX"))
     with raises(CompileError, "nvrtc_error", 'identifier "FLT_MAX" is undefined'):
         compile_kernel(source, (), "sm_89", ("k",))
@@ -63,7 +63,7 @@ LIBRARIES = [
 
 
 @pytest.mark.parametrize(("header", "use", "name"), one_in(5, LIBRARIES, slow=2))
-def test_a_library_that_is_used_is_one_sentence(
+def test_an_unsupported_library_gives_one_sentence(
     tmp_path: Path, header: str, use: str, name: str
 ) -> None:
     source = written(tmp_path, f"#include <{header}>\n\n{BODY.format(use)}")
@@ -74,7 +74,7 @@ def test_a_library_that_is_used_is_one_sentence(
         build_kernels(source, ["k"])
 
 
-def test_libraries_that_nothing_uses_do_no_harm(tmp_path: Path) -> None:
+def test_unused_libraries_are_accepted(tmp_path: Path) -> None:
     includes = "".join(f"#include <{header}>\n" for header, _, _ in LIBRARIES)
     remark = '// cub::BlockReduce would do\nstatic const char* const why = "thrust::sort";\n'
     source = written(tmp_path, f"{includes}{remark}{BODY.format('1')}")

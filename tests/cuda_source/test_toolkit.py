@@ -45,7 +45,7 @@ def test_wheels_of_cuda_12_keep_the_compiler_s_headers_apart(tmp_path: Path) -> 
     assert names == ["cuda_cccl", "cuda_nvcc"]
 
 
-def test_the_first_that_fits_wins(tmp_path: Path) -> None:
+def test_the_first_matching_folder_is_used(tmp_path: Path) -> None:
     old = include_dir(tmp_path / "old", 12080)
     first = include_dir(tmp_path / "first", 13000)
     second = include_dir(tmp_path / "second", 13040)

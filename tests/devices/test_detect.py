@@ -44,7 +44,7 @@ def test_a_gpu_of_the_table(software_nvml: SoftwareNvml) -> None:
     assert not software_nvml.is_open
 
 
-def test_the_driver_counts_sms_better_than_the_table(software_nvml: SoftwareNvml) -> None:
+def test_sms_of_the_driver_override_the_table(software_nvml: SoftwareNvml) -> None:
     software_nvml.has(described("L4", num_sms=60))
     local = detected()
     assert local.spec.num_sms == 60
@@ -81,7 +81,7 @@ def test_an_unknown_gpu_keeps_what_nobody_knows_empty(software_nvml: SoftwareNvm
     assert "not in" in spec.source
 
 
-def test_a_silent_board_is_described_as_far_as_it_goes(software_nvml: SoftwareNvml) -> None:
+def test_a_gpu_with_missing_driver_values_is_described(software_nvml: SoftwareNvml) -> None:
     software_nvml.has(described("L4", name="Odd GPU"))
     software_nvml.says("*=3 nvmlDeviceGetName=0 nvmlDeviceGetCudaComputeCapability=0")
     local = detected()
@@ -196,7 +196,7 @@ class Counting:
         return query
 
 
-def test_a_reading_asks_for_the_clock_first_and_for_little_else(
+def test_a_reading_queries_the_clock_first_and_few_values(
     software_nvml: SoftwareNvml,
 ) -> None:
     """With eight queries, the clock last, the clock was that of a later moment. Two queries of some
@@ -236,7 +236,7 @@ def test_memory_errors_are_told_apart(software_nvml: SoftwareNvml) -> None:
         ]
         software_nvml.says("ecc=0")
         off = api.nvmlDeviceGetEccMode(handle)
-        none = spec.ask(
+        none = spec.query_nvml(
             api, api.nvmlDeviceGetTotalEccErrors, handle, kinds[0], api.NVML_VOLATILE_ECC
         )
     assert (counts, off, none) == ([5, 1], [0, 0], None)
@@ -271,7 +271,7 @@ def test_throttle_reasons_of_an_idle_gpu() -> None:
     assert nvml.throttle_reasons(None) == ()
 
 
-def test_this_machine_answers_either_way() -> None:
+def test_detection_on_this_machine() -> None:
     local = detect_local()
     if isinstance(local, str):
         assert local.endswith(".")

@@ -160,7 +160,7 @@ def test_unknown_name_offers_the_nearest(wrong: str, offered: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "   ", "Radeon", "ф" * 300, "nvidia"])
-def test_hopeless_names_list_what_there_is(name: str) -> None:
+def test_names_without_match_list_all_gpus(name: str) -> None:
     with raises(UnknownName, "gpu_unknown", "L4"):
         find_device(name)
 

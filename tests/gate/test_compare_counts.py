@@ -68,7 +68,7 @@ def test_counts_that_sessions_hold_are_compared(after: Snapshot, expected: str, 
     assert comparison.exit_code == code
 
 
-def test_of_times_too_near_the_counts_decide_and_the_change_says_so() -> None:
+def test_counts_decide_if_times_are_too_close() -> None:
     def simulated(us: float, **changes: Any) -> Snapshot:
         why = "By machine code: simulated."
         taken = Latency("predicted", us, 0.9 * us, 1.1 * us, why)

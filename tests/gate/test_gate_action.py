@@ -68,7 +68,7 @@ def step(name: str, runner: dict[str, str], where: Path, **env: str) -> tuple[in
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_action_takes_nothing_but_pip() -> None:
+def test_the_action_needs_only_pip() -> None:
     assert ACTION["runs"]["using"] == "composite"
     assert not any("uses" in each for each in STEPS.values())
     for each in STEPS.values():  # untrusted names reach the shell only in variables
@@ -77,7 +77,7 @@ def test_the_action_takes_nothing_but_pip() -> None:
     assert ACTION["inputs"]["run"]["default"] == "false"
 
 
-def test_the_hook_looks_at_what_kernels_are_made_of() -> None:
+def test_the_hook_runs_for_files_of_kernels() -> None:
     import re
 
     for name in ("kernels/a.cu", "b.cuh", "x/c.attune.toml", "attune-gate.toml"):

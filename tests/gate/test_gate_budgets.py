@@ -38,7 +38,7 @@ def budget(**limits: float) -> Budget:
     return Budget("v08", "L4", Problem(1, 2, 128, 64), limits)
 
 
-def test_what_exceeds_its_budget_is_said_and_what_just_keeps_it_is_not() -> None:
+def test_only_exceeded_budgets_are_reported() -> None:
     assert exceeded(budget(registers=100, simulated_us=50.0, spill_bytes=0), FIGURES) == ()
     (found,) = exceeded(budget(registers=99, simulated_us=50.0), FIGURES)
     assert found.verdict is GateVerdict.OVER_BUDGET
@@ -59,7 +59,7 @@ def test_a_budget_that_is_no_table_of_its_own_is_said() -> None:
         _edited("budget = [{registers = 3}]\n", {0: {"registers": 4}})
 
 
-def test_a_budget_for_what_is_no_more(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_budget_of_a_removed_kernel(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     git(repo, "rm", "-q", f"kernels/{kernel_file(repo, 'v08').name}")
     assert main(["gate", "HEAD", "--json"]) == 3
     found = json.loads(capsys.readouterr().out)["verdicts"]

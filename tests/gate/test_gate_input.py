@@ -93,7 +93,7 @@ def test_links_and_files_outside_are_not_followed(tmp_path: Path) -> None:
         '#if __has_include("/etc/hostname")\n#endif\n',
     ],
 )
-def test_the_compiler_is_led_to_no_file_outside(
+def test_includes_outside_the_repository_are_refused(
     repo: Path, tmp_path: Path, lines: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(repo)
@@ -188,7 +188,7 @@ def test_a_submodule_that_is_not_checked_out_is_not_judged(
         assert one.digest != other.digest
 
 
-def test_what_another_branch_did_meanwhile_is_left_out(tmp_path: Path) -> None:
+def test_changes_of_the_base_branch_are_ignored(tmp_path: Path) -> None:
     repo = repository(tmp_path / "r", "v01")
     left = git(repo, "rev-parse", "HEAD").strip()
     git(repo, "checkout", "-q", "-b", "change")
@@ -207,7 +207,7 @@ def test_what_another_branch_did_meanwhile_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere", "HEAD~99", "--upload-pack=x", "./nowhere", "a.cu"])
-def test_what_is_no_revision_and_no_folder_is_said(repo: Path, name: str, tmp_path: Path) -> None:
+def test_an_unknown_revision_is_reported(repo: Path, name: str, tmp_path: Path) -> None:
     with raises(NoTree, "no_revision"):
         open_tree(name, repo, tmp_path / "x")
 
@@ -233,7 +233,7 @@ def test_exit_codes_of_bad_usage(
         assert err.startswith("error: ")
 
 
-def test_options_that_would_say_nothing_are_refused(
+def test_options_without_effect_are_refused(
     repo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(repo)
@@ -355,7 +355,7 @@ def test_a_wrong_kernel_has_no_time(tmp_path: Path) -> None:
     assert {finding.verdict for finding in row.findings} == {GateVerdict.COUNTED_WORSE}
 
 
-def test_an_emulator_that_cannot_be_built_is_no_fault_of_the_kernel(
+def test_a_failed_build_of_the_emulator_is_not_blamed_on_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     why = "Compiling execute.cpp did not finish within 300 s."

@@ -28,7 +28,7 @@ def work(task: tuple[str, str]) -> str:
 
 
 @pytest.mark.slow
-def test_what_takes_too_long_too_much_or_crashes_is_a_sentence(tmp_path: Path) -> None:
+def test_limits_and_crashes_of_workers_give_messages(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     tasks = [("large", ""), ("crash", ""), ("endless", str(pid)), ("answer", "42")]
     workers: Workers[tuple[str, str], str] = Workers(work, 10.0, 2.0, processes=1)

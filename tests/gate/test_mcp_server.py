@@ -49,7 +49,7 @@ def test_a_problem_becomes_options() -> None:
     "kernel",
     ["/etc/passwd.cu", "../secret.cu", "--help", "v01; ls", "kernels/none.cu", "attune-gate.toml"],
 )
-def test_what_lies_outside_or_is_no_kernel_is_refused(tools: Tools, kernel: str) -> None:
+def test_files_outside_or_without_kernel_are_refused(tools: Tools, kernel: str) -> None:
     with pytest.raises(Refused):
         call(tools.predict(kernel, "B1 H2 S64"))
 
@@ -63,7 +63,7 @@ def test_a_header_outside_is_refused(tools: Tools, tmp_path: Path) -> None:
         call(tools.predict(f"kernels/{source.name}", "B1 H2 S64"))
 
 
-def test_nothing_is_kept_unless_the_server_may(tools: Tools) -> None:
+def test_nothing_is_saved_without_permission(tools: Tools) -> None:
     with raises(Refused, "write_not_allowed"):
         call(tools.sweep("v01", "B1 H2 S64", keep=True))
 
@@ -92,7 +92,7 @@ def _environment() -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_folders_own_modules_are_not_run(tools: Tools, tmp_path: Path) -> None:
+def test_python_modules_of_the_folder_are_not_imported(tools: Tools, tmp_path: Path) -> None:
     (tmp_path / "r" / "engine.py").write_text("raise SystemExit('taken over')\n")
     (tmp_path / "r" / "numpy.py").write_text("raise SystemExit('taken over')\n")
     assert call(tools.gate("HEAD"))["unchanged"] == ["v01"]

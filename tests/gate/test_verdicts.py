@@ -86,11 +86,11 @@ def test_the_price_of_a_faster_kernel_is_no_regression_but_spills_are() -> None:
     assert (GateVerdict.COUNTED_WORSE, True) in verdicts(spill_bytes=8, simulated_us=30.0)
 
 
-def test_a_slower_one_is_a_regression_whatever_was_saved() -> None:
+def test_a_slower_kernel_is_a_regression_despite_savings() -> None:
     assert (GateVerdict.SIMULATED_SLOWER, True) in verdicts(instructions=500, simulated_us=60.0)
 
 
-def test_the_threshold_is_as_far_up_as_down() -> None:
+def test_the_threshold_is_symmetric() -> None:
     slower = simulated_finding(10.0, 11.41, 0.14)
     faster = simulated_finding(11.41, 10.0, 0.14)
     assert slower is not None
@@ -111,11 +111,11 @@ def test_the_threshold_is_as_far_up_as_down() -> None:
         (Answer("a", FIGURES), Answer(obstacle="No tool."), GateVerdict.NOT_JUDGED),
     ],
 )
-def test_what_became_of_each_side(before: Answer, after: Answer, expected: str) -> None:
+def test_statuses_of_both_sides(before: Answer, after: Answer, expected: str) -> None:
     assert [str(f.verdict) for f in compare_answers(before, after, RULES)] == [expected]
 
 
-def test_a_problem_that_neither_side_takes_is_no_row() -> None:
+def test_a_problem_that_neither_side_supports_has_no_row() -> None:
     refused = Answer(fault="No.", refused=True)
     assert compare_answers(refused, refused, RULES) == ()
 

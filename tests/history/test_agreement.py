@@ -25,6 +25,7 @@ from engine.attention.config import find_variant
 from engine.attention.evaluation import Evaluation, Latency, method_of
 from engine.attention.problem import Problem
 from engine.base import files
+from engine.base.errors import Status
 from engine.base.units import format_us
 from engine.cli import main
 from engine.devices import find_device
@@ -106,7 +107,9 @@ def basis(latency: Any) -> str:
     [pytest.param(c, marks=pytest.mark.exhaustive if c.is_long else []) for c in CASES],
     ids=lambda case: case.name,
 )
-def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_path: Path) -> None:
+def test_all_commands_give_the_same_time(
+    case: Case, ask: Callable[..., str], tmp_path: Path
+) -> None:
     keep_times(case)
     gpu = ["--gpu", case.gpu]
     told = json.loads(
@@ -198,7 +201,7 @@ def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_pa
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", CASES[:4:2], ids=lambda case: case.name)
 @pytest.mark.usefixtures("ask")
-def test_pages_and_the_worker_say_what_the_commands_say(case: Case) -> None:
+def test_pages_and_worker_agree_with_the_commands(case: Case) -> None:
     """After the worker has compiled and simulated, pages look the figures up."""
     from app.tune import variants_frame
     from engine.base.schema import decode
@@ -272,7 +275,7 @@ def test_pages_and_the_worker_say_what_the_commands_say(case: Case) -> None:
 
 
 @pytest.mark.exhaustive  # simulates the other GPUs' kernels, too: a minute
-def test_alternatives_say_what_evaluating_them_says(ask: Callable[..., str]) -> None:
+def test_alternatives_agree_with_their_evaluations(ask: Callable[..., str]) -> None:
     told = json.loads(
         ask(
             *("recommend-batch", "v01", "--gpu", "L4", "--heads", "1", "--seqlen", "128"),
@@ -328,6 +331,56 @@ def test_time_of_answers_in_its_order() -> None:
     assert says(time_with().reason, "as_given", "1,000 MHz")
 
 
+@pytest.mark.slow  # reads machine code
+def test_the_verdict_on_a_run_has_the_time_that_pages_show() -> None:
+    from made_up_history import Times
+
+    from engine.history import History
+    from engine.history.known_time import times_of
+    from engine.pipeline.evaluate import evaluate
+    from engine.pipeline.request import EvaluationRequest
+    from engine.pipeline.verdict import verdict_on_run
+
+    case = CASES[2]
+    times = times_of([evaluation_of(case, MEDIUM, 61.0)], session="Mine: test data")
+    request = EvaluationRequest(case.variant, MEDIUM, gpu=case.gpu, execute=False)
+    history = History(Times({case.gpu: times}))
+    run = evaluate(request, history=history).evaluation
+    found = verdict_on_run(request, run, history).time
+    assert found is not None
+    assert (found.us, found.origin) == (61.0, "recorded")
+
+
+@pytest.mark.parametrize("status", [Status.INCORRECT, Status.RACE, Status.CRASHED])
+def test_a_kernel_that_failed_has_no_known_time(status: Status) -> None:
+    from engine.history.known_time import times_of
+
+    made = evaluation_of(CASES[2], MEDIUM, 61.0)
+    assert times_of([made], session="")
+    assert times_of([replace(made, status=status)], session="") == ()
+
+
+def test_a_time_of_an_older_source_is_not_shown_on_tune() -> None:
+    from app.tune.run_state import view_of
+
+    made = evaluation_of(CASES[2], MEDIUM, 61.0)
+    measured = replace(made, latency=Latency("measured", 61.0, 60.0, 62.0, "here"))
+    variant = find_variant("v08")
+    selection: Any = SimpleNamespace(
+        problem=MEDIUM,
+        variant=variant,
+        config=variant.default_config(),
+        gpu_name="no such GPU",
+        request=lambda **_: None,
+    )
+    state: Any = SimpleNamespace(
+        preview=None, error="", compiled=None, evaluation=measured, evaluation_job="", digest=""
+    )
+    for is_stale, expected in ((False, measured.latency), (True, None)):
+        state.is_stale = is_stale
+        assert view_of(selection, state).latency == expected
+
+
 def test_kernels_of_another_source_have_names_of_their_own() -> None:
     """Two kernels of the L4 study took 543 and 579 µs on one problem: their names differ."""
     from engine.history import History
@@ -341,7 +394,7 @@ def test_kernels_of_another_source_have_names_of_their_own() -> None:
     }
 
 
-def test_everyone_in_engine_and_app_hands_the_history_on() -> None:
+def test_all_code_passes_the_history_on() -> None:
     """Code that chooses times without the history could disagree with the rest."""
     asked = {"evaluate": 3, "preview": 2, "Evaluator": 1, "choose": 4, "known_rung": 3}
     exempt = {"engine/pipeline/selfcheck.py"}  # only checks correctness
@@ -389,7 +442,7 @@ def test_a_gpu_of_any_size_has_its_own_persistent_ctas() -> None:
         assert Kernel.of("v19", device).config["num_ctas"] == num_sms
 
 
-def test_a_slice_of_this_machines_gpu_is_what_everyone_means(
+def test_a_mig_slice_is_used_everywhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The driver gives it the GPU's name, and fewer SMs than the table."""

@@ -114,7 +114,7 @@ def of_compare_page(point: Evaluation, made: Latency, shown: Latency) -> None:
 
 
 @pytest.mark.parametrize(("name", "gpu", "problem", "times"), QUICK)
-def test_who_predicts_without_compiling_says_one_time(
+def test_predictions_without_compiling_agree(
     name: str, gpu: str, problem: Problem, times: tuple[tuple[Problem, float], ...]
 ) -> None:
     """Advice and reports, alternatives, the batch curve, counters of `profile`, `time_of`, and

@@ -62,7 +62,7 @@ def test_every_key_tile_is_visited_once(name: str, problem: Problem) -> None:
     assert pieces.masked.sum() == 30 * masked
 
 
-def test_the_longest_go_first_in_the_last_section() -> None:
+def test_the_longest_pieces_are_scheduled_first() -> None:
     """v19, two heads at a time: in each of four heads query tiles with 1, 2, 3 and 4 key tiles."""
     variant = find_variant("v19")
     config = variant.default_config() | {"kv_mib": 1}

@@ -47,7 +47,7 @@ def missing(gpu: str, problem: Problem, variants: Iterable[Variant] = LADDER) ->
 
 
 @pytest.mark.parametrize("gpu", SHIPPED_GPUS)
-def test_what_ships_is_of_this_code(gpu: str) -> None:
+def test_shipped_figures_belong_to_this_code(gpu: str) -> None:
     """Figures of every rung and of what `auto` compares ship; else: attune variants --renew."""
     path = shipped.path_for(gpu)
     if (made_with := json.loads(path.read_text())["compiler"]) != toolchain().exact_name:
@@ -63,7 +63,7 @@ def test_what_ships_is_of_this_code(gpu: str) -> None:
     assert choose(PROBLEM, find_device(gpu), history=History(work="look up")).is_final
 
 
-def test_what_ships_is_what_is_simulated() -> None:
+def test_shipped_figures_equal_simulated_ones() -> None:
     problem = Problem(1, 1, 64, 64)
     kernel = Kernel.of(v07, L4, request_of(v07, problem, "L4").config)
     mine, theirs = rungs._figures(kernel, problem), shipped.shipped_figures()
@@ -117,7 +117,7 @@ def test_a_file_of_another_simulator_or_a_damaged_one_is_not_read() -> None:
         assert missing("L4", PROBLEM, [v07]) == ([] if is_read else ["v07"])
 
 
-def test_what_is_to_be_simulated_is_compiled_though_its_report_ships(
+def test_a_kernel_to_be_simulated_is_compiled_despite_a_shipped_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """For an L40, the compiler's report for sm_89 ships, but no time."""
@@ -140,7 +140,7 @@ def test_a_reworded_comment_changes_no_simulator() -> None:
     assert shipped.code_of(".h", "int x;  // a number\n/* of\n two */int y;\n") == "int x; int y;"
 
 
-def test_they_are_renewed(
+def test_shipped_figures_are_renewed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = shipped.ShippedFigures({"a": {"symbols": {}, "entries": {}}}, {"b": {"x": 1.5}}, {})

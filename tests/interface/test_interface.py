@@ -259,7 +259,7 @@ def test_tensors_that_do_not_belong_together_are_one_sentence(
         ),
     ],
 )
-def test_mistakes_are_sentences(
+def test_mistakes_give_messages(
     call: Any, kind: type[Exception], name: str, facts: tuple[str, ...]
 ) -> None:
     with raises(kind, name, *facts):
@@ -360,14 +360,14 @@ def test_a_result_is_written_in_every_format(ending: str, tmp_path: Path) -> Non
     assert read["name"].tolist()[1] == ("'=b" if ending == "csv" else "=b")
 
 
-def test_another_ending_and_a_missing_folder_are_sentences(tmp_path: Path) -> None:
+def test_unknown_file_endings_and_missing_folders_give_messages(tmp_path: Path) -> None:
     with raises(attune.InvalidProblem, "table_format", ".xlsx"):
         Made().save(tmp_path / "out.xlsx")
     with raises(attune.UnknownName, "file_failed", "out.csv"):
         Made().save(tmp_path / "no" / "out.csv")
 
 
-def test_a_notebook_shows_tables_whose_texts_do_not_act() -> None:
+def test_notebook_tables_are_escaped() -> None:
     shown = Made()._repr_html_()
     assert shown.startswith("<table><caption>Two &lt;rows&gt;</caption>")
     assert "<b>" not in shown

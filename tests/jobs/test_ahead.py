@@ -55,7 +55,7 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_the_cache_is_filled_before_anybody_asks() -> None:
+def test_kernels_are_compiled_ahead() -> None:
     wanted = requests(3)
     with CompileAhead(wanted, on_cpu=False, processes=1) as ahead:
         wait_until(lambda: all(map(is_cached, wanted)))
@@ -65,7 +65,7 @@ def test_the_cache_is_filled_before_anybody_asks() -> None:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_what_does_not_compile_stops_nobody() -> None:
+def test_a_compile_error_does_not_stop_compiling_ahead() -> None:
     wrong = EvaluationRequest("v02", Problem(1, 1, 64, 80), gpu="L4", execute=False)
     good = requests(1)
     with CompileAhead([wrong, *good], on_cpu=False, processes=1):
@@ -108,7 +108,7 @@ if __name__ == "__main__":
     assert not alive
 
 
-def test_the_executor_is_built_once_no_job_is_served() -> None:
+def test_the_emulator_is_built_when_no_job_runs() -> None:
     """The build would slow down the first Run, which is executed by a host build."""
     built = threading.Event()
     can_simulate, *busy = (threading.Event() for _ in range(3))

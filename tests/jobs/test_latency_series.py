@@ -37,7 +37,7 @@ def fed(
     return series
 
 
-def test_an_empty_stream_says_what_it_will_be_and_no_more() -> None:
+def test_an_empty_stream_has_only_its_kind() -> None:
     view = fed([]).view()
     assert (view.kind, view.device, view.summary, view.times) == ("device_warm", "H200", None, None)
     assert not view.has_gpu_state
@@ -62,7 +62,7 @@ def test_a_low_clock_does_not_count_even_without_a_reason() -> None:
     assert summary.dropped == 5
 
 
-def test_when_too_few_count_all_do() -> None:
+def test_all_samples_count_if_too_few_are_valid() -> None:
     samples = [LatencySample(1e9 + i, 10.0 + i, 1980, None, None, (HOT,)) for i in range(9)]
     summary = fed(samples).view().summary
     assert summary is not None
@@ -70,7 +70,7 @@ def test_when_too_few_count_all_do() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 7, 100])
-def test_however_it_comes_in_it_says_the_same(step: int) -> None:
+def test_the_series_does_not_depend_on_chunks(step: int) -> None:
     samples = gpu_samples(700)
     at_once, bit_by_bit = fed(samples).view(), fed(samples, step=step).view()
     assert at_once.summary == bit_by_bit.summary
@@ -106,7 +106,7 @@ def test_what_slowed_the_gpu_is_told_by_spans_and_drawn_samples_are_marked() -> 
     assert marked.max() < 30.0
 
 
-def test_of_a_cpu_nothing_of_a_gpu_is_known() -> None:
+def test_a_cpu_series_has_no_gpu_values() -> None:
     view = fed([LatencySample(1e9 + i, 900.0) for i in range(20)], kind="cpu_execution").view()
     assert view.kind == "cpu_execution"
     assert (view.clock, view.power, view.spans, view.has_gpu_state) == (None, None, (), False)
@@ -114,7 +114,7 @@ def test_of_a_cpu_nothing_of_a_gpu_is_known() -> None:
     assert view.summary.dropped == 0
 
 
-def test_a_sample_far_out_does_not_press_the_others_together() -> None:
+def test_outliers_do_not_set_the_scale() -> None:
     samples = gpu_samples(400)
     samples[7] = LatencySample(samples[7].at, 9_000.0, 1980)
     summary = fed(samples).view().summary

@@ -123,7 +123,7 @@ def look_away(manager: JobManager, job_id: str, for_s: float = UNSEEN_S) -> None
 
 
 @pytest.mark.slow
-def test_it_ends_by_itself_when_nobody_looks_any_more(manager: JobManager) -> None:
+def test_a_stream_ends_without_readers(manager: JobManager) -> None:
     live = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(live).samples))
     worker = manager._run.live_worker()

@@ -77,7 +77,7 @@ def test_a_job_runs_and_its_maps_are_kept(shared: JobManager) -> None:
     assert [j.job_id for j in shared.jobs()].count(job.job_id) == 1
 
 
-def test_a_part_is_told_until_the_job_is_over() -> None:
+def test_a_partial_verdict_is_available_until_the_job_ends() -> None:
     queued = JobStatus.queued({"job": "1", "event": "queued", "t": 1.0})
     part = {"event": "part", "result": {"status": "PASSED"}}
     told = queued.after({"event": "started", "t": 2.0}).after(part)
@@ -185,7 +185,7 @@ def test_two_servers_do_not_mix(tmp_path: Path, manager: JobManager) -> None:
         other.close()
 
 
-def test_a_result_that_crosses_a_cancel_is_dropped(manager: JobManager) -> None:
+def test_a_result_after_a_cancel_is_dropped(manager: JobManager) -> None:
     job = wait(manager, manager.submit(COMPILED))
     cancelled = manager.submit(LONG)
     manager.cancel(cancelled)
@@ -198,7 +198,7 @@ def test_a_result_that_crosses_a_cancel_is_dropped(manager: JobManager) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_nobody_wants_leaves(tmp_path: Path) -> None:
+def test_an_abandoned_worker_exits(tmp_path: Path) -> None:
     from engine.jobs import worker
     from engine.jobs.layout import RunDir
 

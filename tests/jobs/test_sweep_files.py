@@ -66,7 +66,7 @@ def test_a_sweep_that_runs_is_followed_to_its_end(tmp_path: Path, book: SweepJou
     assert files.path(job.job_id) == book.path
 
 
-def test_a_command_that_was_killed_has_ended(tmp_path: Path, book: SweepJournal) -> None:
+def test_a_sweep_of_a_killed_command_has_ended(tmp_path: Path, book: SweepJournal) -> None:
     book.begin(SPEC)
     add(book, 1)
     long_ago = time.time() - 60

@@ -115,7 +115,7 @@ COUNTS = SweepCounts(
 )
 
 
-def test_what_is_left_counts_down_while_a_point_is_evaluated() -> None:
+def test_remaining_time_counts_down_during_a_point() -> None:
     told = encode(JobProgress.of(COUNTS, ()))
     job = JobStatus("a", "running", {}, kind="sweep").after(
         {"event": "progress", "t": 1000.0, "progress": told}
@@ -155,7 +155,7 @@ def test_a_final_survives_the_journal() -> None:
     assert decode(ProblemResult, json.loads(json.dumps(encode(found)))) == found
 
 
-def test_a_cluster_that_cannot_be_is_one_sentence_and_the_sweep_can_go_on_here(
+def test_an_unreachable_cluster_is_reported_and_the_sweep_can_resume_locally(
     shared: JobManager,
 ) -> None:
     wanted = spec(2)

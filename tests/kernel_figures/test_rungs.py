@@ -50,14 +50,14 @@ def pair() -> tuple[Rung, Rung]:
 
 
 @pytest.mark.usefixtures("nothing_ships")
-def test_nothing_is_worked_out_by_looking(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_reading_a_rung_computes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     rung = known_rung(v08, request_of(v08, PROBLEM, "L4"))
     assert not rung.is_complete
     assert (rung.counts, rung.latency, rung.why_not) == (None, None, "")
 
 
-def test_a_rung_is_worked_out_and_then_known(pair: tuple[Rung, Rung]) -> None:
+def test_a_computed_rung_is_known(pair: tuple[Rung, Rung]) -> None:
     rung, _ = pair
     assert rung.is_complete
     assert rung.is_simulated
@@ -88,7 +88,7 @@ def test_a_rung_beside_the_one_before(pair: tuple[Rung, Rung]) -> None:
     assert says(gain(before, unknown), "not_both_are", "Against v08")
 
 
-def test_what_cannot_run_here_is_a_sentence() -> None:
+def test_unsupported_rungs_give_a_reason() -> None:
     rung = known_rung(v12, request_of(v12, replace(PROBLEM, seqlen=4096), "L4"))
     assert rung.is_complete
     assert says(rung.why_not, "one_shot_keys", "4,096")
@@ -181,12 +181,12 @@ def test_a_default_that_does_not_take_the_problem_is_changed_no_more_than_needed
     assert request.config == v20.default_config() | {"block_n": 64}
 
 
-def test_what_no_rung_can_reach_is_said() -> None:
+def test_problems_without_a_rung_are_reported() -> None:
     assert "tcgen05" in unused_instructions(find_device("B200"))
     assert unused_instructions(find_device("L4")) == ""
 
 
-def test_the_command_line_writes_between_the_marks(tmp_path: Path) -> None:
+def test_readme_figures_are_written_between_marks(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("a\n<!-- ladder:begin -->\nold\n<!-- ladder:end -->\nb\n")
     assert main(["variants", "--markdown", "--into", str(readme)]) == 0

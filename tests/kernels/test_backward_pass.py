@@ -98,7 +98,7 @@ def _loss(inputs: object, **changed: np.ndarray) -> float:
     return float((out * dout).sum())
 
 
-def test_the_wrong_output_is_said_first_and_kept_in_files() -> None:
+def test_the_wrong_gradient_is_reported_first_and_stored() -> None:
     right = _right(SMALL)
     passed = _judged(SMALL, right)
     assert passed.passed
@@ -133,7 +133,7 @@ def test_one_key_leaves_what_rounding_leaves() -> None:
         (("dv",), "look_at_p_do"),
     ],
 )
-def test_what_is_right_says_where_to_look(broken: tuple[str, ...], name: str) -> None:
+def test_a_correct_output_helps_to_locate_the_bug(broken: tuple[str, ...], name: str) -> None:
     right = _right(SMALL)
     wrong = _judged(SMALL, right | {output: right[output] + 1.0 for output in broken})
     assert says(wrong.reason, name)

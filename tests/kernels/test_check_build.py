@@ -110,7 +110,7 @@ def noticed(cpu: CpuBackend, variant_id: str, number: int, folder: Path) -> tupl
 
 
 @pytest.mark.parametrize(("variant_id", "number"), slow_ones(192, REMOVED))
-def test_nothing_that_orders_can_go(
+def test_removing_an_ordering_statement_is_detected(
     cpu: CpuBackend, variant_id: str, number: int, tmp_path: Path
 ) -> None:
     name, seen = noticed(cpu, variant_id, number, tmp_path)

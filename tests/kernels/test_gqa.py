@@ -92,15 +92,15 @@ def test_a_sweep_and_a_recommendation_take_them(
 
 
 @pytest.mark.parametrize(
-    ("kv_head", "status", "words"),
+    ("kv_head", "status", "name"),
     [
-        ("blockIdx.y", Status.OUT_OF_BOUNDS, "indexes K/V heads by the query head"),
-        ("blockIdx.y % num_heads_kv", Status.INCORRECT, "read by head % num_heads_kv"),
+        ("blockIdx.y", Status.OUT_OF_BOUNDS, "indexes_kv_by_query_head"),
+        ("blockIdx.y % num_heads_kv", Status.INCORRECT, "kv_by_modulo"),
     ],
 )
 @pytest.mark.slow
 def test_a_kernel_with_the_wrong_kv_head_is_told(
-    evaluator: Evaluator, tmp_path: Path, kv_head: str, status: Status, words: str
+    evaluator: Evaluator, tmp_path: Path, kv_head: str, status: Status, name: str
 ) -> None:
     shutil.copytree(KERNELS_DIR, tmp_path / "kernels")
     source = tmp_path / "kernels" / "v08_mma_sync.cu"
@@ -112,4 +112,4 @@ def test_a_kernel_with_the_wrong_kv_head_is_told(
     made = evaluator.evaluate(request, source=source).evaluation
     assert made.status is status
     findings = made.correctness.findings if made.correctness else ()
-    assert words in " ".join([made.reason, *(f.sentence for f in findings)])
+    assert says([made.reason, *(f.sentence for f in findings)], name)

@@ -254,7 +254,7 @@ def bad_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("bad_neighbours")
-def test_the_list_of_variants_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_variants_are_listed_despite_bad_neighbours(capsys: pytest.CaptureFixture[str]) -> None:
     for more in ([], ["--json"]):
         assert main(["variants", *more]) == 1  # as some could not be read
         printed = capsys.readouterr()

@@ -129,7 +129,7 @@ def test_a_mistake_between_the_ctas_of_a_cluster_is_found_and_named(
 
 
 @pytest.mark.parametrize("mutation", slow_ones(99, LEGAL), ids=_id)
-def test_nothing_is_said_of_a_legal_change(
+def test_a_legal_change_gives_no_finding(
     evaluator: Evaluator, mutation: Unseen, tmp_path: Path
 ) -> None:
     seen = look(evaluator, mutation, mutation.variants[0], "check", tmp_path)

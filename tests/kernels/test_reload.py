@@ -129,7 +129,7 @@ def test_files_come_and_go(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"", b"int code;\n"])
-def test_any_content_is_a_sentence(folder: Folder, content: bytes) -> None:
+def test_arbitrary_content_gives_a_message(folder: Folder, content: bytes) -> None:
     folder.v08.write_bytes(content)
     assert [variant.id for variant in LADDER] == ["v01", "v05"]
     assert str(LADDER.errors[0]).startswith("v08_mma_sync.cu:1: it ")

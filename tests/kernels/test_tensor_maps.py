@@ -52,7 +52,7 @@ def launch(problem: Problem, text: str = SOURCE, block_n: int = 64) -> PassLaunc
     return make_plan(parsed(text), problem, {"block_n": block_n}).passes[0]
 
 
-def test_a_map_says_where_a_tensor_lies_and_what_a_copy_brings() -> None:
+def test_a_tensor_map_describes_tensor_and_box() -> None:
     found = launch(Problem(2, 8, 100, 96, num_heads_kv=2, seqlen_kv=300), block_n=128)
     assert (found.cluster, found.warpgroup_registers) == ((2, 1, 1), (24, 240, 240))
     row, head = 96 * 2, 100 * 96 * 2
@@ -198,7 +198,7 @@ def test_a_mistake_names_its_line(
         ("[24, 240, 240]", "[40, 240, 240]", 64, "registers_of_sm", ["66,560", "65,536"]),
     ],
 )
-def test_what_no_gpu_takes_is_a_sentence(
+def test_impossible_tensor_maps_give_a_message(
     old: str, new: str, block_n: int, name: str, facts: list[str]
 ) -> None:
     with raises(InvalidProblem, name, "v30_test.cu", *facts):

@@ -46,7 +46,7 @@ def test_numbers() -> None:
 @pytest.mark.parametrize(
     "text", ["", "i32", "i32:", "i32:1.5", "int:4", "bytes:0g", "bytes:@pt", "f32:x", "pointer"]
 )
-def test_what_is_no_argument_is_one_sentence(text: str) -> None:
+def test_invalid_arguments_give_one_sentence(text: str) -> None:
     with raises(InvalidProblem, "argument_form"):
         parse_arguments([text])
 
@@ -139,7 +139,7 @@ def test_a_tensor_map_is_read_innermost_dimension_first() -> None:
         ("tensormap:f16[4096,4096]box[64,0]", "tensor_map_box", ("1 to 256",)),
     ],
 )
-def test_what_is_no_tensor_map_is_one_sentence(
+def test_invalid_tensor_maps_give_one_sentence(
     text: str, name: str, facts: tuple[str, ...]
 ) -> None:
     with raises(InvalidProblem, name, *facts):

@@ -13,7 +13,7 @@ def test_residuals_are_those_of_the_counted_points() -> None:
     assert set(MEASURED_ARCHS) == {p.arch for p in POINTS}
 
 
-def test_what_is_counted_is_of_many_series() -> None:
+def test_counted_points_cover_many_series() -> None:
     assert len(POINTS) >= 80
     assert len({p.series for p in POINTS}) >= 10
 
@@ -28,7 +28,7 @@ def test_the_faster_of_two_is_named() -> None:
     assert right >= 0.97 * total
 
 
-def test_what_was_fitted_is_counted_as_others_have_it() -> None:
+def test_fitted_points_are_excluded_from_the_count() -> None:
     """Points of series used for fitting are simulated with constants fitted to the other series."""
     fitted = [p for p in POINTS if p.simulated_us != p.as_shipped_us]
     assert {p.arch for p in fitted} == {"sm_90", "sm_120"}

@@ -20,7 +20,7 @@ def slots(shift: float) -> SlotTimes:
     return SlotTimes(64, (1,), ((-5.0, 0.0),), (((shift, shift),) * 2,))
 
 
-def test_an_sm_that_is_early_takes_two_of_the_last_ctas() -> None:
+def test_an_early_sm_gets_two_of_the_last_ctas() -> None:
     # Three SMs with two each, then two more CTAs; the first SM has one whose query tile is cut.
     is_cut = np.arange(8) == 0
     assert slots(-20.0).launch(1, is_cut, ENDS, 3) == 200.0 - 20.0
@@ -30,7 +30,7 @@ def test_an_sm_that_is_early_takes_two_of_the_last_ctas() -> None:
     assert slots(30.0).launch(1, is_cut, ENDS, 3) == 160.0
 
 
-def test_a_tile_that_is_nearly_whole_counts_as_one() -> None:
+def test_a_nearly_full_tile_counts_as_full() -> None:
     is_cut = np.arange(8) == 0
     assert slots(-20.0).launch(60, is_cut, ENDS, 3) == 160.0
     assert slots(-20.0).launch(1, np.zeros(8), ENDS, 3) == 160.0

@@ -103,7 +103,7 @@ def test_a_rung_is_right(variant: str, arch: str, problem: Problem) -> None:
         pytest.param("v21", "sm_90", DECODE, marks=pytest.mark.slow),
     ],
 )
-def test_usual_forms_give_the_bits_of_the_general_way(
+def test_fast_paths_give_the_bits_of_the_general_path(
     variant: str, arch: str, problem: Problem
 ) -> None:
     """With a watched element, every instruction takes the general path."""
@@ -122,7 +122,7 @@ def test_usual_forms_give_the_bits_of_the_general_way(
 @pytest.mark.parametrize(
     ("word", "writes", "repeatable"), [(None, True, True), (7, True, False), (None, False, False)]
 )
-def test_the_second_run_of_a_large_launch_is_of_some_ctas(
+def test_the_second_run_of_a_large_launch_covers_some_ctas(
     word: int | None, writes: bool, repeatable: bool
 ) -> None:
     """1 of 16 CTAs is executed again; only a difference in a word of theirs is found."""
@@ -233,7 +233,7 @@ def test_two_ctas_load_each_others_keys(causal: bool) -> None:
 
 
 @pytest.mark.slow
-def test_evaluate_never_takes_a_latency_from_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_executed_machine_code_gives_no_latency(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["evaluate", "v08", "-S", "65", "-H", "2", "-D", "32", "--gpu", "L4", "--json"]
     assert main([*argv, "--backend", "machine-code"]) == 0
     text = capsys.readouterr().out

@@ -150,7 +150,7 @@ extern "C" __global__ void k(const float* a, const float* b, float* out, int row
 """
 
 
-def test_what_is_read_too_late_to_be_looked_at_is_shared_by_those_that_do(
+def test_late_reads_are_assumed_shared(
     tmp_path: Path,
 ) -> None:
     rows, columns, threads, work = 6, 7, 64, 5000

@@ -119,7 +119,7 @@ extern "C" __global__ void halve_{kind}{relu}(const unsigned* x, unsigned short*
 
 @pytest.mark.parametrize("relu", ["", "_relu"])
 @pytest.mark.parametrize(("arch", "kind"), tuple(product((*ARCHS, "sm_100a"), FORMATS)))
-def test_every_byte_becomes_its_halves(arch: str, kind: str, relu: str) -> None:
+def test_e4m3_bytes_convert_to_half(arch: str, kind: str, relu: str) -> None:
     x, y = np.arange(256, dtype=np.uint8), np.zeros(256, np.uint16)
     run(CONVERSIONS, arch, [x, y], entry=f"widen_{kind}{relu}", threads=64)
     expected = TABLES[kind]
@@ -176,7 +176,7 @@ extern "C" __global__ void k(const unsigned* x, unsigned short* y) {
     np.testing.assert_array_equal(y, bytes_of(values, "e5m2"))
 
 
-def test_relu_keeps_what_is_no_number() -> None:
+def test_relu_keeps_nan() -> None:
     source = """extern "C" __global__ void k(const float* x, unsigned* y) {
     unsigned h, b, f;
     asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(x[0]), "f"(x[1]));

@@ -222,7 +222,7 @@ def without_lines(program: Program) -> Program:
 
 
 @pytest.mark.parametrize("kernel", RIGHT)
-def test_what_is_ordered_is_no_hazard(cubin_file: Path, kernel: str) -> None:
+def test_ordered_accesses_are_no_hazard(cubin_file: Path, kernel: str) -> None:
     assert found_in(cubin_file, kernel) == []
 
 
@@ -249,7 +249,7 @@ def test_a_loop_that_overwrites_what_others_read(cubin_file: Path) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["by_the_wrong_half", "arrived_twice"])
-def test_a_barrier_of_others_orders_nothing(cubin_file: Path, kernel: str) -> None:
+def test_a_barrier_of_other_threads_does_not_order(cubin_file: Path, kernel: str) -> None:
     kinds = {hazard.kind for hazard in found_in(cubin_file, kernel)}
     assert "read-after-write" in kinds
 
@@ -302,7 +302,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) k(float* x) {{
             assert kinds == {"exit before a peer"} or says(fault, "peer_has_exited")
 
 
-def test_a_copy_that_nobody_waited_for(cubin_file: Path) -> None:
+def test_a_copy_without_wait_is_a_hazard(cubin_file: Path) -> None:
     hazards = found_in(cubin_file, "copied_without_waiting")
     assert {hazard.before.opcode for hazard in hazards if hazard.in_flight} == {"LDGSTS"}
     assert says(next(h for h in hazards if h.in_flight).sentence, "nothing_waited_for")
@@ -312,7 +312,7 @@ def test_a_copy_that_nobody_waited_for(cubin_file: Path) -> None:
 
 
 @pytest.mark.parametrize("kernel", APART)
-def test_what_fences_order_is_no_hazard(cubin_file: Path, kernel: str) -> None:
+def test_accesses_ordered_by_fences_are_no_hazard(cubin_file: Path, kernel: str) -> None:
     assert found_in(cubin_file, kernel, ctas=3) == []
 
 
@@ -340,7 +340,7 @@ def test_threads_of_the_host_pass_clocks_on_in_the_order_of_memory(cubin_file: P
 
 
 @pytest.mark.parametrize("kernel", NOT_APART)
-def test_what_no_fence_orders_is_one(cubin_file: Path, kernel: str) -> None:
+def test_accesses_without_fences_are_a_hazard(cubin_file: Path, kernel: str) -> None:
     hazards = [h for h in found_in(cubin_file, kernel, ctas=3) if h.buffer]
     assert {h.buffer for h in hazards} == {"x"}
     first = hazards[0]
@@ -356,7 +356,7 @@ LAUNCH = ("--grid", "1", "--block", str(THREADS), "--execute")
 
 
 @pytest.mark.usefixtures("sass_in_this_process")
-def test_a_cubin_of_anybodys_is_executed_and_checked(
+def test_any_cubin_is_executed_and_checked(
     cubin_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sass = ("sass", str(cubin_file), *LAUNCH, "--entry")
@@ -442,7 +442,7 @@ _ARRIVAL = "arrive_at_counter(tile_arrivals)"
         ],
     ),
 )
-def test_what_orders_the_ladder_is_missed(
+def test_removed_synchronisation_of_the_ladder_is_a_hazard(
     variant: str, old: str, config: dict[str, int], said: str, tmp_path: Path
 ) -> None:
     new = "atomicAdd(tile_arrivals, 1)" if old == _ARRIVAL else ";"  # which orders nothing
@@ -502,7 +502,7 @@ def test_a_planted_bug_is_found(variant: str, bug: str, said: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_where_both_differ_is_said_by_element_and_instruction() -> None:
+def test_differences_to_the_host_build_name_element_and_instruction() -> None:
     variant = LADDER.by_id("v02")
     problem = Problem(1, 2, 33, 32)
     plan, inputs = make_plan(variant, problem, variant.default_config()), make_inputs(problem)

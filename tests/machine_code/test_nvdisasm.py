@@ -26,7 +26,7 @@ def made(folder: Path, script: str) -> Path:
     return path
 
 
-def test_what_it_prints_and_why_it_refuses(tmp_path: Path) -> None:
+def test_nvdisasm_output_and_errors(tmp_path: Path) -> None:
     tool = made(tmp_path, 'cat "$2"; echo "$1"')
     assert nvdisasm.run_nvdisasm(b"code\n", "-c", tool=tool) == "code\n-c\n"
     tool = made(tmp_path, 'echo "error: $1 is odd." >&2; exit 3')
@@ -38,7 +38,7 @@ def test_what_it_prints_and_why_it_refuses(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["while :; do :; done", "exec sleep 60"])
-def test_one_that_hangs_is_ended(tmp_path: Path, script: str) -> None:
+def test_a_hanging_nvdisasm_is_ended(tmp_path: Path, script: str) -> None:
     pid = tmp_path / "pid"
     tool = made(tmp_path, f"echo $$ > {pid}; {script}")
     with raises(CompileError, "nvdisasm_time_limit"):
@@ -55,7 +55,7 @@ nvdisasm.run_nvdisasm(b"", tool=Path(sys.argv[1]))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_it_ends_with_who_asked(tmp_path: Path) -> None:
+def test_nvdisasm_ends_with_its_caller(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     tool = made(tmp_path, f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 60")
     asker = subprocess.Popen([sys.executable, "-c", ASKS, str(tool)], cwd=ROOT)

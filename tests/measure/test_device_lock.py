@@ -49,7 +49,7 @@ def other() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_the_second_waits_and_says_for_whom(other: subprocess.Popen[str]) -> None:
+def test_a_waiting_process_names_the_holder(other: subprocess.Popen[str]) -> None:
     said: list[str] = []
 
     def hear(sentence: str) -> None:
@@ -65,13 +65,13 @@ def test_the_second_waits_and_says_for_whom(other: subprocess.Popen[str]) -> Non
     assert lock_path(GPU).read_text() == ""
 
 
-def test_a_killed_holder_gives_it_back(other: subprocess.Popen[str]) -> None:
+def test_the_lock_of_a_killed_holder_is_released(other: subprocess.Popen[str]) -> None:
     other.send_signal(signal.SIGKILL)
     with device_lock(GPU, "mine", timeout_s=30):
         pass
 
 
-def test_waiting_ends(other: subprocess.Popen[str]) -> None:
+def test_waiting_for_the_lock_has_a_limit(other: subprocess.Popen[str]) -> None:
     with (
         raises(MeasureError, "gpu_locked", f"process {other.pid}"),
         device_lock(GPU, "mine", timeout_s=0.1),
@@ -85,7 +85,7 @@ def test_two_gpus_do_not_wait_for_each_other(other: subprocess.Popen[str]) -> No
         pass
 
 
-def test_everybody_may_use_the_file(folder: Path) -> None:
+def test_the_lock_file_is_writable_for_all_users(folder: Path) -> None:
     before = os.umask(0o077)
     try:
         with device_lock(GPU, "mine"):
@@ -97,7 +97,7 @@ def test_everybody_may_use_the_file(folder: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
 
 
-def test_a_link_in_its_place_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_as_lock_file_is_refused(folder: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     folder.mkdir()
@@ -107,9 +107,7 @@ def test_a_link_in_its_place_is_refused(folder: Path, tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
 
 
-def test_a_file_that_may_only_be_read_locks_all_the_same(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_lock_file_can_be_locked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     lock_path(GPU).touch(mode=0o444)
     real = os.open

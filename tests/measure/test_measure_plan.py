@@ -53,7 +53,7 @@ def test_too_little_memory_is_flushed() -> None:
     assert plan.launches == plan.copies == 1
 
 
-def test_a_copy_larger_than_five_times_the_l2_serves_alone() -> None:
+def test_one_copy_larger_than_five_times_the_l2_suffices() -> None:
     plan = plan_cold(5_000.0, 512 * MIB, 50 * MIB, 0)
     assert (plan.launches, plan.copies, plan.flush) == (1, 1, False)
 

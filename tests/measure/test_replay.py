@@ -132,7 +132,7 @@ def test_a_graph_is_sized_for_the_clock_that_it_will_run_at(ramp_us: float) -> N
     assert 0.9 * TARGET_REPLAY_US / 10.0 <= warm <= 1.1 * TARGET_REPLAY_US / 10.0
 
 
-def test_nothing_is_prepared_for_samples_that_nobody_takes() -> None:
+def test_only_requested_kinds_are_prepared() -> None:
     gpu = SimulatedGpu(3.0, 4.5, 65_536)
     device = ReplayDevice(lambda: STATE, ("device_warm",))
     device.add("0", gpu)
@@ -162,7 +162,7 @@ def test_a_description_names_how_samples_were_taken() -> None:
     assert says(device.describe("1", "device_cold"), "l2_written_over")
 
 
-def test_what_a_library_raises_is_a_sentence() -> None:
+def test_library_errors_become_measure_errors() -> None:
     class Broken(SimulatedGpu):
         def once_us(self) -> float:
             raise RuntimeError("no kernel")

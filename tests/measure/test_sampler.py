@@ -26,7 +26,7 @@ def dropped_share(run: SamplingRun) -> float:
     return sum(map(bool, run.table.dropped)) / len(run.samples)
 
 
-def test_a_round_has_everything_once_and_the_incumbent_twice() -> None:
+def test_a_round_times_each_candidate_once_and_the_incumbent_twice() -> None:
     run = run_rounds(SimulatedDevice(TRUE_US, QUIET), "a", ["b", "c", "b", "a"])
     assert run.candidates == ("b", "c")
     for number in range(run.rounds):
@@ -36,7 +36,7 @@ def test_a_round_has_everything_once_and_the_incumbent_twice() -> None:
         assert seen == Counter((*w, k) for w in wanted for k in run.settings.kinds)
 
 
-def test_the_order_is_shuffled_and_belongs_to_the_seed() -> None:
+def test_the_order_is_shuffled_by_the_seed() -> None:
     def order(seed: int) -> list[str]:
         device = SimulatedDevice(TRUE_US, QUIET)
         run = run_rounds(device, "a", ["b", "c"], replace(WARM, seed=seed))
@@ -48,7 +48,7 @@ def test_the_order_is_shuffled_and_belongs_to_the_seed() -> None:
     assert set(firsts) == {"a", "b", "c"}
 
 
-def test_what_is_true_is_found_with_warm_and_cold_apart() -> None:
+def test_warm_and_cold_times_are_measured_separately() -> None:
     run = run_rounds(SimulatedDevice(TRUE_US, QUIET), "a", ["b", "c"])
     assert run.comparison("b").verdict is Verdict.FASTER
     assert run.comparison("c").verdict is Verdict.SLOWER
@@ -91,7 +91,7 @@ def test_it_stops_when_the_time_is_up() -> None:
     assert "3 s" in run.stop_reason
 
 
-def test_a_first_impression_takes_the_rounds_asked_for() -> None:
+def test_the_number_of_rounds_can_be_limited() -> None:
     few = replace(WARM, min_rounds=6, max_rounds=6)
     run = run_rounds(SimulatedDevice(TRUE_US, SimulatedConditions(noise=0.05)), "a", ["b"], few)
     assert (run.stop, run.rounds) == ("rounds", 6)
@@ -111,7 +111,7 @@ def test_it_can_be_stopped_between_any_two_samples() -> None:
     assert run.comparison("b").verdict is Verdict.UNDECIDED
 
 
-def test_rounds_are_told_while_it_runs() -> None:
+def test_rounds_are_reported_while_it_runs() -> None:
     told: list[Sequence[Sample]] = []
     run = run_rounds(SimulatedDevice(TRUE_US, QUIET), "a", ["b"], WARM, on_round=told.append)
     assert [s for samples in told for s in samples] == list(run.samples)
@@ -126,7 +126,7 @@ def test_it_waits_until_the_clock_is_steady() -> None:
     assert min(clocks) > 0.98 * max(clocks)
 
 
-def test_a_clock_that_never_settles_is_waited_for_two_seconds_and_said() -> None:
+def test_an_unsteady_clock_is_waited_for_two_seconds_and_reported() -> None:
     restless = replace(QUIET, drift=0.05, drift_period_s=0.5)
     run = run_rounds(SimulatedDevice(TRUE_US, restless), "a", [], WARM)
     assert not run.warm_up.steady
@@ -134,7 +134,7 @@ def test_a_clock_that_never_settles_is_waited_for_two_seconds_and_said() -> None
     assert says(run.warm_up.reason, "steady_clock_after")
 
 
-def test_sustained_waits_for_the_temperature_and_never_rests() -> None:
+def test_sustained_mode_waits_for_the_temperature_without_pauses() -> None:
     rests: list[float] = []
 
     class Resting(SimulatedDevice):
@@ -156,7 +156,7 @@ def test_sustained_waits_for_the_temperature_and_never_rests() -> None:
     assert sustained_c > burst_c
 
 
-def test_the_slow_launch_after_a_rest_is_in_no_sample() -> None:
+def test_the_slow_launch_after_a_pause_is_not_sampled() -> None:
     device = SimulatedDevice(TRUE_US, replace(QUIET, wake_factor=2.0))
     run = run_rounds(device, "a", ["b"], WARM)
     assert max(s.time_us for s in run.samples) < 11.0
@@ -218,7 +218,7 @@ def test_a_candidate_that_runs_at_a_lower_clock_is_not_a_throttled_gpu() -> None
         assert re.search(r"\b1,7\d\d MHz .* 1,9\d\d MHz\.$", comparison.reason)
 
 
-def test_a_power_cap_is_how_a_gpu_works_and_drops_nothing() -> None:
+def test_samples_under_a_power_cap_are_kept() -> None:
     conditions = replace(QUIET, throttles=(Throttle(0.0, 99.0, 0.8, "power cap"),))
     run = run_rounds(SimulatedDevice(TRUE_US, conditions), "a", ["b"], WARM)
     assert not any(run.table.dropped)
@@ -237,7 +237,7 @@ def test_a_throttled_run_says_so_gives_no_verdict_and_keeps_its_numbers() -> Non
     assert run.latency("b", "device_warm") is not None
 
 
-def test_throttled_from_the_first_to_the_last_sample_is_still_no_empty_result() -> None:
+def test_a_run_throttled_throughout_keeps_its_samples() -> None:
     conditions = replace(QUIET, throttles=(Throttle(0.0, 99.0, 0.5),))
     run = run_rounds(SimulatedDevice(TRUE_US, conditions), "a", ["b"], replace(WARM, max_s=1.0))
     assert dropped_share(run) == 1.0
@@ -247,14 +247,14 @@ def test_throttled_from_the_first_to_the_last_sample_is_still_no_empty_result() 
     assert latency.median_us == pytest.approx(20.0, rel=0.01)
 
 
-def test_a_board_that_reports_no_clock_is_measured_all_the_same() -> None:
+def test_a_gpu_without_clock_readings_is_measured() -> None:
     device = SimulatedDevice(TRUE_US, replace(QUIET, reports_clock=False))
     run = run_rounds(device, "a", ["b"], WARM)
     assert not any(run.table.dropped)
     assert run.comparison("b").verdict is Verdict.FASTER
 
 
-def test_a_machine_that_tells_a_kernel_from_itself_gives_no_verdict_within_that() -> None:
+def test_no_verdict_within_the_difference_of_a_kernel_to_itself() -> None:
     class Unfair(SimulatedDevice):
         """The incumbent's second runs are 3 % slower."""
 
@@ -267,7 +267,7 @@ def test_a_machine_that_tells_a_kernel_from_itself_gives_no_verdict_within_that(
     assert run.comparison("b").verdict is Verdict.UNDECIDED
 
 
-def test_rough_conditions_do_not_hide_five_percent() -> None:
+def test_five_percent_are_found_under_noisy_conditions() -> None:
     run = run_rounds(SimulatedDevice(TRUE_US, ROUGH), "a", ["b", "c"])
     assert run.comparison("b").verdict is Verdict.FASTER
     assert run.comparison("c").verdict is Verdict.SLOWER

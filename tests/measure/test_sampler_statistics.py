@@ -26,7 +26,7 @@ def found_share(comparisons: int, conditions: SimulatedConditions) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("conditions", [ROUGH], ids=["rough"])
-def test_a_few_comparisons(conditions: SimulatedConditions) -> None:
+def test_false_verdicts_of_a_few_comparisons(conditions: SimulatedConditions) -> None:
     # At a rate of 0.5 %, more than 4 wrong ones of 100 occur by chance once in 10,000 runs.
     assert false_share(100, conditions) <= 0.04
     assert found_share(100, conditions) >= 0.93
@@ -34,7 +34,7 @@ def test_a_few_comparisons(conditions: SimulatedConditions) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("conditions", [PLAIN, ROUGH], ids=["plain", "rough"])
-def test_a_thousand_comparisons(conditions: SimulatedConditions) -> None:
+def test_false_verdicts_of_a_thousand_comparisons(conditions: SimulatedConditions) -> None:
     false, found = false_share(1000, conditions), found_share(1000, conditions)
     print(f"false FASTER/SLOWER {false:.1%} of 1,000 A/A; true 2 % found {found:.1%} of 1,000")
     assert false <= 0.02
@@ -49,7 +49,7 @@ def test_more_noise_does_not_make_more_false_verdicts() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.003, pytest.param(0.01, marks=pytest.mark.exhaustive)])
-def test_where_buffers_lie_makes_no_false_verdicts(noise: float) -> None:
+def test_buffer_placement_gives_no_false_verdicts(noise: float) -> None:
     """With a single placement, used by both runs of an A/A pair, a quarter of all verdicts on
     identical kernels were false at an offset of 0.3 %."""
     placed = replace(ROUGH, noise=noise, placement=0.005)
@@ -59,7 +59,7 @@ def test_where_buffers_lie_makes_no_false_verdicts(noise: float) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("offset", [0.003, 0.005, 0.01])
-def test_where_buffers_lie_in_many_comparisons(offset: float) -> None:
+def test_buffer_placement_in_many_comparisons(offset: float) -> None:
     false = false_share(500, replace(PLAIN, placement=offset))
     print(f"false FASTER/SLOWER {false:.1%} of 500 A/A at an offset of {offset:.1%}")
     assert false <= 0.02

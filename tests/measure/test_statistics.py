@@ -60,6 +60,6 @@ def test_too_few_samples_give_their_whole_range() -> None:
 
 
 @pytest.mark.parametrize("samples", [[], [1.0, math.nan], [1.0, math.inf], [1.0, 0.0], [-1.0]])
-def test_what_is_no_time_is_refused(samples: list[float]) -> None:
+def test_invalid_times_are_refused(samples: list[float]) -> None:
     with pytest.raises(ValueError):
         median_interval(samples)

@@ -23,7 +23,7 @@ def test_a_short_series_is_drawn_whole() -> None:
 
 
 @pytest.mark.parametrize("size", [2_000, 50_000])
-def test_few_are_drawn_and_no_extreme_is_lost(size: int) -> None:
+def test_thinning_keeps_the_extremes(size: int) -> None:
     at_s, values = series(size)
     values[size // 3], values[size // 2] = 500.0, 0.01
     thinned = Thinned(max_slices=100)
@@ -40,7 +40,7 @@ def test_few_are_drawn_and_no_extreme_is_lost(size: int) -> None:
         assert values[here].max() == values[own].max()
 
 
-def test_growing_in_steps_comes_to_the_same_as_at_once() -> None:
+def test_incremental_thinning_equals_thinning_at_once() -> None:
     at_s, values = series(20_000)
     grown = Thinned(max_slices=64)
     for end in np.random.default_rng(0).integers(1, 20_000, 200).cumsum().clip(max=20_000):
@@ -48,7 +48,7 @@ def test_growing_in_steps_comes_to_the_same_as_at_once() -> None:
     assert drawn.tolist() == Thinned(max_slices=64).update(at_s, values).tolist()
 
 
-def test_what_is_drawn_stays_until_the_slices_double() -> None:
+def test_drawn_points_are_stable_until_slices_double() -> None:
     at_s, values = series(5_000)
     thinned = Thinned(max_slices=100)
     before = set(thinned.update(at_s[:1_000], values[:1_000]).tolist())

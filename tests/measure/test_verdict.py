@@ -43,7 +43,7 @@ def test_the_rule(low: float, middle: float, high: float, verdict: Verdict) -> N
     assert decide(low, high, FLOOR, log_ratio=middle) is verdict
 
 
-def test_without_a_floor_half_a_percent_still_counts_for_nothing() -> None:
+def test_without_a_floor_half_a_percent_is_the_threshold() -> None:
     just_under, just_over = math.log1p(MIN_DIFFERENCE) - 1e-6, math.log1p(MIN_DIFFERENCE) + 1e-6
     assert decide(0.004, 0.006, 0.0, log_ratio=just_under) is Verdict.UNDECIDED
     assert decide(0.004, 0.006, 0.0, log_ratio=just_over) is Verdict.SLOWER
@@ -93,7 +93,7 @@ def test_a_clear_difference_is_found_with_its_size() -> None:
     assert "60 rounds" in found.reason
 
 
-def test_pairs_see_through_a_clock_that_swings() -> None:
+def test_paired_ratios_cancel_clock_changes() -> None:
     swing = 1 + 0.3 * np.sin(np.arange(60))  # ±30 % from round to round, the same for both
     found = paired_verdict(noisy(1, 60, 1.0) * swing, noisy(2, 60, 0.97) * swing, FLOOR)
     assert found.verdict is Verdict.FASTER
@@ -137,7 +137,7 @@ def test_the_floor_is_the_far_end_of_what_the_pair_shows() -> None:
     assert many < few
 
 
-def test_different_runs_need_more_than_what_runs_differ_by() -> None:
+def test_separate_runs_need_more_than_the_difference_between_runs() -> None:
     a = noisy(1, 200, 1.0, noise=0.002)
     assert unpaired(a, noisy(2, 200, 0.98, noise=0.002)).verdict is Verdict.UNDECIDED
     found = unpaired(a, noisy(2, 200, 0.95, noise=0.002))

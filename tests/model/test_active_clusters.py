@@ -91,7 +91,7 @@ def test_waves_count_what_runs_at_once() -> None:
         ((9, 0), 64, 16, "cluster_size_range", "not 16"),
     ],
 )
-def test_what_cannot_be_launched(
+def test_impossible_cluster_launches(
     capability: tuple[int, int], ctas: int, size: int, code: str, fact: str
 ) -> None:
     with raises(InvalidProblem, code, fact):

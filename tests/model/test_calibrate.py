@@ -120,7 +120,7 @@ def test_one_point_fits_one_parameter_and_says_so(reference_csv: Path, prepared:
     assert leave_one_out(prepared(series(reference_csv, "length")[2:3])) is None
 
 
-def test_repeating_a_point_tells_nothing_new(reference_csv: Path, prepared: Prepare) -> None:
+def test_repeated_points_do_not_narrow_the_fit(reference_csv: Path, prepared: Prepare) -> None:
     twice = series(reference_csv, "length")[2:3] * 2
     assert calibrate(prepared(twice)).fitted == ("pace",)
 
@@ -151,7 +151,7 @@ def _with(point: Measurement, **changes: object) -> list[Measurement]:
     return [replace(point, **changes)]  # type: ignore[arg-type]
 
 
-def test_points_that_cannot_be_are_refused(reference_csv: Path, prepared: Prepare) -> None:
+def test_invalid_points_are_refused(reference_csv: Path, prepared: Prepare) -> None:
     point = series(reference_csv, "batch")[2]
     for points, code, *facts in (
         ([], "no_point"),

@@ -159,7 +159,7 @@ def synthetic(math_unit: str, kv_rows: int, head_dim: int, rows: int = 64) -> Va
     )
 
 
-def test_dram_binds_when_there_is_little_to_compute() -> None:
+def test_dram_is_the_limit_with_little_computation() -> None:
     e = explained(synthetic("tensor", 16, 64), Problem(64, 64, 512, 64))
     assert e.binds == "DRAM"
     # Q, K, V and O once, at most at the L4's 300 GB/s.
@@ -182,7 +182,7 @@ def test_never_faster_than_the_peaks() -> None:
         assert e.compute_us >= e.exp_us
 
 
-def test_more_of_everything_is_never_slower_on_the_better_gpu() -> None:
+def test_a_better_gpu_is_never_slower() -> None:
     problem = Problem(32, 8, 128, 64)  # long enough for any variant, short enough for v12
     for variant in ON_L4:
         l4, h100 = (predicted(variant, problem, find_device(n)).median_us for n in ("L4", "H100"))

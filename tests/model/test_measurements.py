@@ -114,7 +114,7 @@ def test_optional_columns_and_order_do_not_matter() -> None:
         (HEADER + "1" * 200_000 + ",1,64,64,1\n", "csv_invalid", ["line 2"]),
     ],
 )
-def test_complaints_name_the_place(text: str, code: str, facts: list[str]) -> None:
+def test_errors_name_line_and_column(text: str, code: str, facts: list[str]) -> None:
     with raises(InvalidProblem, code, *facts) as caught:
         parse_measurements(text, "points.csv")
     message = str(caught.value)

@@ -80,14 +80,14 @@ def test_limiters_and_their_sentences(
     assert o.reason.endswith(".")
 
 
-def test_all_that_binds_is_named() -> None:
+def test_all_limiters_are_named() -> None:
     o = occupancy(L4, 58, 8, 256, 100, 40 * 1024)
     assert (o.limits["registers"], o.limits["shared memory"], o.ctas_per_sm) == (2, 2, 2)
     assert o.limited_by() == "registers and shared memory"
 
 
 @pytest.mark.parametrize("threads", [32, 64, 96, 128, 256, 512, 640, 1024])
-def test_advice_is_what_the_calculator_says(threads: int) -> None:
+def test_advice_matches_the_occupancy_calculator(threads: int) -> None:
     for registers, smem in product((16, 24, 40, 64, 95, 128, 255), range(0, 100_000, 4_096)):
         now = occupancy(L4, 58, 100, threads, registers, smem)
         if not now.ctas_per_sm:
@@ -193,7 +193,7 @@ def test_more_ctas_never_make_fewer_waves(
 
 @settings(deadline=None)
 @given(limits_, threads_, registers_, st.integers(0, 99 * 1024))
-def test_what_if_passes_through_the_present_point(
+def test_what_if_curves_contain_the_present_point(
     limits: SmLimits, threads: int, registers: int, smem: int
 ) -> None:
     if smem > limits.smem_per_cta_optin_bytes:

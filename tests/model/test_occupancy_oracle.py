@@ -175,7 +175,7 @@ def test_the_scalar_answer_is_the_vectorised_one(oracle: Path) -> None:
             assert got.ctas_per_sm == answer[1]
 
 
-def test_the_oracle_can_disagree(oracle: Path) -> None:
+def test_the_oracle_detects_a_wrong_answer(oracle: Path) -> None:
     """The comparison is not vacuous: another SM's limits give other answers."""
     cases = random_cases(SM_LIMITS[(8, 9)], np.random.default_rng(1))
     theirs = ask(oracle, SM_LIMITS[(8, 9)], cases)

@@ -53,7 +53,7 @@ def test_one_tile_of_the_baseline_by_hand() -> None:
     assert says(work.dram_method, "nothing_comes_dram")
 
 
-def test_keys_that_do_not_exist_are_not_loaded() -> None:
+def test_keys_past_the_end_are_not_loaded() -> None:
     assert work_of("v01", Problem(1, 1, 65, 64)).kv_l2_loads == 2  # two query tiles, 65 keys each
 
 
@@ -78,7 +78,7 @@ def test_the_order_of_ctas_decides_how_often_dram_gives_the_keys() -> None:
     assert again.dram_bytes > 15 * once.dram_bytes
 
 
-def test_an_order_that_is_not_known_takes_every_byte_once() -> None:
+def test_an_unknown_order_loads_every_byte_once() -> None:
     problem = Problem(64, 32, 1, 128, seqlen_kv=8192, num_heads_kv=4)
     work = work_of("v14", problem)
     assert not work.by_order
@@ -114,7 +114,7 @@ def test_a_gpu_without_figures_is_one_sentence() -> None:
         roofs_of(replace(L4, memory_gb_per_s=None), find_variant("v01"), "float16")
 
 
-def test_a_point_is_at_the_time_it_is_told() -> None:
+def test_a_point_uses_the_given_time() -> None:
     problem = Problem(4, 64, 2048, 64)
     work, roofs = work_of("v08", problem), roofs_of(L4, find_variant("v08"), "float16")
     l2, dram = roofline_points(roofs, work, [(4000.0, "recorded")])

@@ -124,7 +124,7 @@ def test_a_file_holds_idle_ctas_where_there_are_some() -> None:
 
 
 @pytest.mark.parametrize("num_splits", [1, 32])
-def test_the_recommendation_counts_what_works(num_splits: int, known: Known) -> None:
+def test_the_recommendation_counts_useful_ctas(num_splits: int, known: Known) -> None:
     from engine.choose.batch.recommend import BatchRequest, recommend_batch
 
     request = BatchRequest(

@@ -83,7 +83,7 @@ def evaluate(path: Path, gpu: str | None = "L4", **wanted: object) -> Evaluation
         return evaluator.evaluate(dataclasses.replace(request, **wanted)).evaluation
 
 
-def test_it_is_judged_counted_and_timed(kernel: Path) -> None:
+def test_a_cubin_is_checked_counted_and_timed(kernel: Path) -> None:
     found = evaluate(kernel)
     assert (found.status, found.passes[0].resources.arch) == (Status.PASSED, "sm_89"), found.reason
     assert found.execution is not None
@@ -156,7 +156,7 @@ def test_each_gpu_gets_its_file(
         ),
     ],
 )
-def test_a_launch_that_the_code_does_not_take(
+def test_a_launch_that_the_code_does_not_support(
     kernel: Path, old: str, new: str, name: str, facts: list[str]
 ) -> None:
     kernel.write_text(BLOCK.replace(old, new), encoding="utf-8")
@@ -186,7 +186,7 @@ def test_other_threads_than_the_code_was_compiled_for(
     assert says(found.reason, name, *facts)
 
 
-def test_files_that_are_no_machine_code(kernel: Path) -> None:
+def test_files_without_machine_code(kernel: Path) -> None:
     cubin = kernel.with_name("rows_89.cubin")
     whole = cubin.read_bytes()
     for data in (b"", b"text", whole[: len(whole) // 2]):

@@ -50,7 +50,7 @@ def test_kernels_are_found_with_templates_namespaces_and_launch_bounds() -> None
 
 
 @pytest.mark.parametrize("name", ["naive_flash", "fa2_params", "split_decode", "flash_split"])
-def test_every_guess_is_a_description_or_one_sentence_away(name: str, tmp_path: Path) -> None:
+def test_every_guess_is_a_description_or_gives_one_message(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.cu"
     path.write_text(source(name), encoding="utf-8")
     with pytest.raises(InvalidKernel) as caught:
@@ -70,7 +70,7 @@ def test_a_structure_of_strides_is_guessed() -> None:
     assert 'ctype = "int32", value = "num_heads // num_heads_kv"' in args
 
 
-def test_what_is_guessed() -> None:
+def test_guessed_descriptions() -> None:
     naive = draft(source("naive_flash"))
     assert naive.entry == "flash_attn_fwd"
     assert naive.grid == ("ceil_div(seqlen, 32)", "batch * num_heads", "1")
@@ -154,7 +154,7 @@ torch::Tensor run(torch::Tensor Q, torch::Tensor K, torch::Tensor V) {
 """
 
 
-def test_what_the_host_code_gives_and_fills_is_read() -> None:
+def test_arguments_and_fills_of_host_code_are_read() -> None:
     guess = draft(MINIMAL)
     assert guess.grid == ("batch", "num_heads", "1")
     assert '{name = "Tc", ctype = "int32", value = "ceil_div(seqlen, 16)"}' in guess.args
@@ -291,7 +291,7 @@ def test_the_launch_in_the_host_code_is_read() -> None:
     assert (unknown.threads, unknown.smem_bytes) == ("96", "49152")
 
 
-def test_what_a_description_means_on_a_problem(tmp_path: Path) -> None:
+def test_a_description_is_explained_for_a_problem(tmp_path: Path) -> None:
     code = source("fa2_params")
     guess = replace(draft(code), is_checked=True, layout="bshd")
     variant = described(DATA / "fa2_params.cu", guess.toml())
@@ -321,7 +321,7 @@ def test_what_a_description_means_on_a_problem(tmp_path: Path) -> None:
     "alias",
     ["using matrix = const float *;", "typedef float const* matrix;", "#define matrix float*"],
 )
-def test_a_pointer_by_another_name_is_a_tensor(alias: str) -> None:
+def test_pointers_with_other_names_are_tensors(alias: str) -> None:
     guess = draft(
         f"{alias}\n__global__ void fwd(int N, matrix Q, matrix K, matrix V, float *O) {{}}\n"
     )
@@ -425,7 +425,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &forward); }
 """
 
 
-def test_what_the_host_code_says_wins_over_what_a_name_may_mean() -> None:
+def test_host_code_overrides_guesses_from_names() -> None:
     """C is the head dimension here, and the channels of all heads elsewhere."""
     code = re.sub(r"\bdim\b", "C", EXTENSION).replace("D = q.size(3)", "C = q.size(3)")
     found = draft(code.replace("S, D, 1.0f / sqrtf(D)", "S, C, 1.0f / sqrtf(C)"))
@@ -461,7 +461,7 @@ __global__ void rows(const half* Q, const half* K, const half* V, half* O, int S
     assert found.grid == ("ceil_div(seqlen, 16)", "batch * num_heads", "1")
 
 
-def test_python_is_told_to_be_written_to_a_cu_file() -> None:
+def test_python_sources_get_instructions_for_a_cu_file() -> None:
     with raises(InvalidKernel, "python_file", "mine.py"):
         kernel_named("mine.py")
 

@@ -72,7 +72,7 @@ def test_a_template_of_cpp20_with_ptx_in_its_own_body(check: bool) -> None:
     assert evaluation.passes[0].resources.entry == "warp_rows<Shape{64, 4}>"
 
 
-def test_a_float_pointer_is_never_given_halves(folder: Path) -> None:
+def test_float_pointers_get_float_tensors(folder: Path) -> None:
     source = folder / "float_rows.cu"
     text = source.read_text(encoding="utf-8")
     source.write_text(text.replace('"float32"', '"float16", "float32"'), encoding="utf-8")
@@ -108,7 +108,7 @@ def test_a_long_sum_one_term_after_another_is_right() -> None:
 
 
 @pytest.mark.slow
-def test_products_in_tf32_are_said_for_what_they_are(folder: Path) -> None:
+def test_tf32_products_are_reported(folder: Path) -> None:
     source = folder / "float_rows.cu"
     text = source.read_text(encoding="utf-8")
     rounded = "__int_as_float(__float_as_int(x) & 0xffffe000)"
@@ -131,7 +131,7 @@ def test_products_in_tf32_are_said_for_what_they_are(folder: Path) -> None:
     assert says(evaluation.reason, "emulation_attention_tf32")
 
 
-def test_a_bug_in_fp32_is_no_tf32(folder: Path) -> None:
+def test_an_fp32_bug_is_not_reported_as_tf32(folder: Path) -> None:
     source = folder / "float_rows.cu"
     text = source.read_text(encoding="utf-8")
     source.write_text(text.replace("l = l * c + p", "l = l + p"), encoding="utf-8")
@@ -148,7 +148,7 @@ def test_a_bug_in_fp32_is_no_tf32(folder: Path) -> None:
     "causal",
     [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.exhaustive)],
 )
-def test_packed_tensors_and_what_runs_on_in_global_memory(causal: bool) -> None:
+def test_packed_tensors_and_accumulation_in_global_memory(causal: bool) -> None:
     """Fills are repeated before the second run, which otherwise would differ."""
     problem = Problem(2, 3, 45, 64, causal=causal, dtype="float32")
     evaluation = evaluated("packed_running", problem, check=causal)
@@ -163,7 +163,7 @@ def test_a_fill_that_is_not_there_is_noticed(folder: Path) -> None:
     assert evaluation.status is Status.INCORRECT
 
 
-def test_a_packed_tensor_lies_as_it_is_described() -> None:
+def test_packed_tensors_have_the_described_layout() -> None:
     variant = read_own(DATA / "packed_running.cu")
     problem = Problem(2, 3, 5, 64, dtype="float32")
     plan = make_plan(variant, problem, {})

@@ -169,7 +169,7 @@ def test_all_head_dims_that_a_launcher_chooses_among(
         ),
     ],
 )
-def test_a_body_tells_its_grid(body: str, grid: tuple[str, str, str]) -> None:
+def test_the_grid_is_guessed_from_the_body(body: str, grid: tuple[str, str, str]) -> None:
     code = f'extern "C" __global__ void rows({_ROWS}) {{ {body} }}\n'
     assert draft_of(code, kernels_of(code)[0]).grid == grid
 
@@ -183,7 +183,7 @@ def test_a_body_tells_its_grid(body: str, grid: tuple[str, str, str]) -> None:
         ("int lane = threadIdx.x, warp = threadIdx.y;", "[32, 8]"),
     ],
 )
-def test_a_body_tells_its_threads(body: str, threads: str) -> None:
+def test_the_threads_are_guessed_from_the_body(body: str, threads: str) -> None:
     code = f"#define WARPS 8\n__global__ void rows({_ROWS}) {{ {body} }}\n"
     assert draft_of(code, kernels_of(code)[0]).threads == threads
 

@@ -67,7 +67,7 @@ def test_the_check_build_finds_nothing(name: str) -> None:
 
 
 @pytest.mark.usefixtures("kernels")
-def test_a_structure_lies_as_cpp_lays_it_out() -> None:
+def test_structures_have_the_layout_of_cpp() -> None:
     """A structure of five pointers, twelve 64-bit strides, five ints, a float and a bool."""
     problem = Problem(2, 4, 100, 64, num_heads_kv=2, seqlen_kv=37)
     plan = make_plan(find_variant("fa2_params"), problem, {"block_n": 64, "num_warps": 4})

@@ -70,7 +70,7 @@ def test_a_name_is_never_a_path(folder: Path) -> None:
         find_variant(str(folder / "naive_flash.cu"))
 
 
-def test_what_is_kept_stays(folder: Path) -> None:
+def test_registered_kernels_stay_registered(folder: Path) -> None:
     keep_kernel(folder / "naive_flash.cu")
     assert own_ids() == ["naive_flash"]
     assert added_kernels() == [folder / "naive_flash.cu"]
@@ -115,7 +115,7 @@ def test_edits_of_either_file_are_seen(folder: Path, monkeypatch: pytest.MonkeyP
     assert find_variant("naive_flash").head_dims == (32, 64, 128)
 
 
-def test_names_of_the_ladder_are_taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_the_ladder_are_reserved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(KERNELS_DIR / "v01_fa1_baseline.cu", folder)
     path = folder / "v01_fa1_baseline.cu"
     with raises(InvalidKernel, "variant_name_of_ladder", "v01_fa1_baseline"):
@@ -202,7 +202,7 @@ def test_the_block_of_the_readme_is_a_description(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_fork_has_what_it_includes_and_knows_what_it_changed() -> None:
+def test_a_fork_copies_its_headers_and_shows_its_changes() -> None:
     made = fork_kernel(find_variant("v08"))
     assert made.id == "my_v08"
     here = {path.name for path in made.source.parent.iterdir()}

@@ -24,7 +24,7 @@ WRONG = [
 ]
 
 
-def test_a_right_kernel_is_said_to_be_right() -> None:
+def test_a_correct_kernel_is_reported_as_correct() -> None:
     trial = try_kernel(read_own(DATA / "float_rows.cu"), "sm_89")
     assert trial.passed, trial
     assert says(trial.sentence, "runs_and_is_correct", "B1 H2 S37 D64 fp32 causal")
@@ -42,7 +42,7 @@ def test_the_first_guess_of_a_file_runs_as_it_stands(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("old", "new", "name", "fact"), WRONG)
-def test_what_is_wrong_is_said_before_it_is_added(
+def test_mistakes_are_reported_before_a_kernel_is_added(
     tmp_path: Path, old: str, new: str, name: str, fact: str
 ) -> None:
     source = tmp_path / "mine.cu"
@@ -54,9 +54,7 @@ def test_what_is_wrong_is_said_before_it_is_added(
     assert says(trial.sentence, name, fact) if name else fact in trial.sentence
 
 
-def test_files_that_were_dropped_stand_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uploaded_files_are_used_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path))
     files = {"mine.cu": b'#include "mine.cuh"\n__global__ void k() {}\n', "mine.cuh": b"// one\n"}
     (source,) = bring_files(files)

@@ -126,7 +126,7 @@ def test_the_cost_of_the_same_bits_is_in_the_sentence() -> None:
 
 
 @pytest.mark.exhaustive
-def test_in_place_of_a_kernel_that_is_not_invariant_one_that_is_has_a_price() -> None:
+def test_an_invariant_alternative_is_offered_with_its_cost() -> None:
     with Evaluator(History()) as simulating:
         found = ask(simulating, "v13", Problem(8, 2, 128, 64))
     assert not found.is_invariant

@@ -150,7 +150,7 @@ def run(gpu: Any, *names: str) -> BenchResult:
     return bench(PROBLEM, entrants, gpu, SHORT)
 
 
-def test_everybody_is_timed_beside_the_best_backend() -> None:
+def test_all_entrants_are_timed_with_the_best_backend() -> None:
     gpu = MadeUpGpu({"v01": 20.0, "v02": 5.0})
     result = run(gpu, "v01", "v02")
     assert result.best_baseline == "cudnn"
@@ -223,7 +223,7 @@ def find_variant_is_foreign(variant_id: str) -> bool:
     return variant.min_compute_capability > (9, 0)
 
 
-def test_nobody_to_measure_is_a_sentence() -> None:
+def test_no_entrants_gives_a_message() -> None:
     with raises(MeasureError, "none_measurable", "v01: INCORRECT: half"):
         run(MadeUpGpu({"v01": 20.0}, wrong=["v01"]), "v01")
 

@@ -68,7 +68,7 @@ def mutate(tmp_path: Path) -> Mutate:
     return apply
 
 
-def test_a_missing_barrier_is_told_by_another_order_of_threads(
+def test_a_missing_barrier_is_found_by_another_thread_order(
     evaluator: Evaluator, mutate: Mutate
 ) -> None:
     """In order every element is NaN, which has many possible causes."""
@@ -133,7 +133,7 @@ def test_the_check_runs_extreme_inputs_too_and_names_them(
 
 
 @pytest.mark.slow
-def test_a_checked_pass_tells_both_inputs_and_keeps_the_first(evaluator: Evaluator) -> None:
+def test_a_passed_check_names_both_inputs_and_keeps_the_first(evaluator: Evaluator) -> None:
     stages: list[str] = []
     e = evaluator.evaluate(request(check=True), stages.append).evaluation
     assert e.status is Status.PASSED
@@ -228,7 +228,7 @@ def test_names_are_looked_up_first(evaluator: Evaluator) -> None:
         ({"problem": Problem(70_000, 1, 64, 64)}, "65,535"),
     ],
 )
-def test_what_a_variant_does_not_take_is_skipped(
+def test_unsupported_problems_are_skipped(
     evaluator: Evaluator, fields: dict[str, Any], says: str
 ) -> None:
     e = evaluator.evaluate(request(**fields)).evaluation
@@ -340,7 +340,7 @@ def _modules_entered(act: Callable[[], object]) -> list[str]:
     return sorted(f.removeprefix(f"{root}/") for f in files if f.startswith(tuple(tops)))
 
 
-def test_preview_says_what_stands_in_the_way() -> None:
+def test_preview_gives_the_reason_of_unsupported_requests() -> None:
     assert "head_dim 80" in (preview(request(problem=Problem(1, 1, 64, 80))).unsupported or "")
     seen = preview(request(problem=Problem(4096, 64, 65536, 128)))
     assert seen.memory is not None
@@ -382,7 +382,7 @@ LARGE_ENOUGH = Problem(1, 16, 512, 64)  # 1.07 GFLOP
         ("v08", Problem(64, 64, 8192, 128), {}, "cpu"),  # in part, as the whole would take hours
     ],
 )
-def test_one_place_says_where_a_kernel_is_executed(
+def test_the_backend_is_chosen_in_one_place(
     variant: str,
     problem: Problem,
     fields: dict[str, Any],

@@ -154,7 +154,7 @@ def test_quick_and_none(evaluator: Evaluator) -> None:
     assert (none.status, none.latency) == (Status.PASSED, None)
 
 
-def test_what_cannot_be_timed_is_right_all_the_same(evaluator: Evaluator, cuda: MadeUpCuda) -> None:
+def test_a_kernel_that_cannot_be_timed_passes(evaluator: Evaluator, cuda: MadeUpCuda) -> None:
     cuda.can_time = False
     found = evaluator.evaluate(REQUEST).evaluation
     assert (found.status, found.latency) == (Status.PASSED, None)
@@ -185,7 +185,7 @@ def test_a_gpu_that_others_hold_is_waited_for(evaluator: Evaluator) -> None:
     assert any("(somebody's sweep)" in stage for stage in stages)
 
 
-def test_live_streams_the_sampler_and_lets_others_in(
+def test_a_live_stream_lets_other_jobs_in(
     evaluator: Evaluator, cuda: MadeUpCuda, tmp_path: Path
 ) -> None:
     class Watched(JobRunner):

@@ -34,7 +34,7 @@ def check_zeros(plan: LaunchPlan, inputs: Inputs) -> None:
     check_with_maps(inputs, RunResult(status=Status.PASSED, out=out), plan)
 
 
-def test_what_fits_says_nothing() -> None:
+def test_a_problem_that_fits_gives_no_message() -> None:
     assert check_host_memory(plan_of(Problem(1, 1, 128, 64)), "cpu") is None
 
 
@@ -106,7 +106,7 @@ def test_the_estimate_bounds_what_is_allocated(
     assert need <= 10 * peak + (384 << 20)
 
 
-def test_the_system_says_what_is_free() -> None:
+def test_free_memory_is_read_from_the_system() -> None:
     free = available_host_memory()
     assert free is not None
     assert 16 << 20 < free < 1 << 50
@@ -128,7 +128,7 @@ def test_a_containers_limit_counts(tmp_path: Path) -> None:
     assert available_host_memory(proc, tmp_path) == 3 * GIB
 
 
-def test_where_nothing_is_known_only_the_impossible_is_refused() -> None:
+def test_with_unknown_free_memory_only_impossible_sizes_are_refused() -> None:
     possible, impossible = Problem(1, 1, 128, 64), Problem(65535, 4096, 1 << 20, 128)
     assert check_host_memory(plan_of(possible), "cpu", lambda: None) is None
     assert check_host_memory(plan_of(impossible), "cpu", lambda: None) is not None

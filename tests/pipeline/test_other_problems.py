@@ -146,7 +146,7 @@ def test_a_block_behind_a_tunable_runs_with_another_value_and_what_fails_there_i
 
 
 @pytest.mark.slow
-def test_what_one_tile_cannot_show_is_found_at_a_sharper_problem(tmp_path: Path) -> None:
+def test_bugs_that_one_tile_hides_are_found_on_a_sharper_problem(tmp_path: Path) -> None:
     source = by_id("v01").source
     for header in KERNELS_DIR.glob("*.cuh"):
         shutil.copy(header, tmp_path)
@@ -172,7 +172,7 @@ def test_what_one_tile_cannot_show_is_found_at_a_sharper_problem(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_an_index_in_32_bits_is_warned_of_and_the_kernel_itself_is_not(tmp_path: Path) -> None:
+def test_a_32_bit_index_is_warned_of(tmp_path: Path) -> None:
     source = by_id("v08").source
     for header in KERNELS_DIR.glob("*.cuh"):
         shutil.copy(header, tmp_path)

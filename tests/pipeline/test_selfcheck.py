@@ -20,7 +20,7 @@ ON_THE_GPU = ["launch", "guard zones", "graph timing", "occupancy", "NVML", "SDP
 
 
 @pytest.mark.slow
-def test_without_a_gpu_it_checks_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_selfcheck_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     if why_not_cuda() is None:
         pytest.skip("this machine has a GPU")
     assert main(["selfcheck", "--gpu", "L4", "--json"]) == 0
@@ -71,7 +71,7 @@ def test_a_failure_is_named_at_the_end(
         (RuntimeError("a\nbug"), State.FAILED),
     ],
 )
-def test_whatever_a_check_raises_is_its_result(raised: Exception, state: State) -> None:
+def test_exceptions_of_a_check_are_its_result(raised: Exception, state: State) -> None:
     def check() -> str:
         raise raised
 

@@ -58,7 +58,7 @@ def codes(verdict) -> list[str]:
     return [part.code for part in verdict.parts]
 
 
-def test_a_right_kernel_is_told_how_near_the_roof_and_what_is_next() -> None:
+def test_a_correct_kernel_gets_its_roofline_share_and_next_step() -> None:
     faster = Choice(V11, "It is faster.", time=replace(_time(40.0)))
     found = verdict_of(
         PASSED, V08, PROBLEM, latency=PREDICTED, ctas_per_sm=2, report=REPORT, choice=faster
@@ -91,7 +91,7 @@ def test_auto_is_named_where_it_is_another_kernel_and_faster(choice: Choice, us:
     assert verdict_of(None, V08, PROBLEM, latency=PREDICTED, choice=choice).auto is None
 
 
-def test_before_a_run_a_prediction_is_one_and_the_roofline_is_a_bound() -> None:
+def test_predictions_and_bounds_are_labelled_before_a_run() -> None:
     found = verdict_of(None, V08, PROBLEM, latency=PREDICTED)
     assert (found.result, codes(found)) == ("not_run", ["result", "time"])
     assert found.time is not None
@@ -105,7 +105,7 @@ def test_before_a_run_a_prediction_is_one_and_the_roofline_is_a_bound() -> None:
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s is not Status.PASSED])
-def test_what_failed_says_where_and_what_to_do(status: Status) -> None:
+def test_a_failed_run_names_place_and_remedy(status: Status) -> None:
     failed = replace(
         PASSED,
         status=status,
@@ -185,7 +185,7 @@ def test_an_incorrect_output_is_told_by_its_first_finding() -> None:
     assert verdict_of(run, V08, PROBLEM, is_running=True).result == "running"
 
 
-def test_a_fault_that_is_named_says_what_it_is_and_what_to_do() -> None:
+def test_known_faults_have_an_explanation_and_remedy() -> None:
     """The remedy does not tell to look for a line that is already given."""
     unwritten = (
         "mma.cuh:38: uninitialised shared memory in kernel attention_forward, CTA (0,0,0): byte 144"
@@ -206,7 +206,7 @@ def test_a_fault_that_is_named_says_what_it_is_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.PASSED, Status.INCORRECT, Status.OUT_OF_BOUNDS])
-def test_a_part_is_told_while_the_rest_runs(status: Status) -> None:
+def test_a_partial_verdict_is_labelled(status: Status) -> None:
     some = replace(FAST, partial="partial: 9 of 4,096 CTAs")
     part = replace(PASSED, status=status, reason="It is as it is.", execution=some)
     failed_before = replace(PASSED, status=Status.TIMEOUT, reason="Too slow.")
@@ -220,7 +220,7 @@ def test_a_part_is_told_while_the_rest_runs(status: Status) -> None:
     assert (over.partial, over.awaits_whole) == ("", False)
 
 
-def test_what_cannot_be_run_says_so_whatever_was_run_before() -> None:
+def test_unsupported_requests_are_reported_despite_earlier_runs() -> None:
     found = verdict_of(PASSED, V08, PROBLEM, latency=PREDICTED, stopped=Status.SKIPPED)
     assert (found.result, codes(found)) == ("skipped", ["result", "next"])
 
@@ -289,14 +289,18 @@ def test_advice_names_the_rung_that_follows_it() -> None:
     assert (again.rung, again.high) == ("", 0.10)
 
 
-def test_another_config_that_auto_takes_is_told_apart() -> None:
+def test_another_config_chosen_by_auto_is_distinguished() -> None:
     other = V08.with_config(block_n=32)
     found = verdict_of(None, V08, PROBLEM, latency=PREDICTED, choice=Choice(other, "Smaller."))
     assert found.auto is not None
     assert found.auto.differing == {"block_n": 32}
+    for is_final in (True, False):
+        choice = Choice(other, "Smaller.", is_final=is_final, time=_time(40.0))
+        found = verdict_of(None, V08, PROBLEM, latency=PREDICTED, choice=choice)
+        assert says(found.sentence, "fastest_so_far") is not is_final
 
 
-def test_a_kernel_that_does_not_take_the_problem_is_not_told_of() -> None:
+def test_a_kernel_that_does_not_support_the_problem_is_not_mentioned() -> None:
     floats = replace(PROBLEM, dtype="float32")
     choice = Choice(V11, "No rung takes FP32.")
     assert verdict_of(None, V08, PROBLEM, latency=PREDICTED, choice=choice).auto is not None

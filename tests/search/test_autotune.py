@@ -57,7 +57,7 @@ def test_predictions_are_never_raced_and_always_called_so() -> None:
     assert says(result.reason, "predicted_tie")
 
 
-def test_only_the_best_of_the_search_race_and_nobody_gets_lost() -> None:
+def test_only_the_best_enter_the_final_round_and_all_keep_a_place() -> None:
     many = [
         row("v05", 10.0 + i, config={"num_splits": s, "threads_per_row": t, "block_n": b})
         for i, (s, t, b) in enumerate(

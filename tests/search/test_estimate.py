@@ -87,7 +87,7 @@ def test_excluded_points_take_no_time() -> None:
     assert made([point("v05", num_splits=3)]).left().expected_s == 0.0
 
 
-def test_what_is_not_executed_or_for_the_cpu_is_not_on_a_gpu() -> None:
+def test_points_that_need_no_gpu_are_not_counted_for_it() -> None:
     request = point("v05").request
     assert not runs_on_gpu(replace(request, backend="cpu"))
     assert not runs_on_gpu(replace(request, execute=False))
@@ -178,7 +178,7 @@ def spent(request: EvaluationRequest, simulate: float) -> tuple[float, dict[str,
     return prior["check"] + sum(of_stages.values()), of_stages
 
 
-def test_a_sweep_of_what_was_simulated_before_says_nothing_of_simulations_to_come() -> None:
+def test_cached_simulations_do_not_predict_new_ones() -> None:
     """Cached simulations teach nothing of the cost of new ones (2 s to 6 s were minutes)."""
     for simulate in (1.0, 0.0):
         sweep = made(SPLITS)
@@ -195,7 +195,7 @@ def test_a_sweep_of_what_was_simulated_before_says_nothing_of_simulations_to_com
     assert known.expected_s < left.expected_s - 10
 
 
-def test_it_is_looked_up_what_has_yet_to_be_done() -> None:
+def test_remaining_work_is_looked_up() -> None:
     history = History()
     of_one = SPLITS[:5]
     assert work_ahead(of_one, history) == {"compile": 1.0, "simulate": 1.0}
@@ -219,7 +219,7 @@ def test_points_that_were_simulated_before_do_not_rule_out_others() -> None:
     assert left.high_s > (rest_s[0] + rest_s[1]) / 2
 
 
-def test_a_first_range_under_load_is_one_to_go_by() -> None:
+def test_the_first_estimate_under_load_is_useful() -> None:
     """The first range is narrow enough to use (it was 55 s to 47 min)."""
     left = made(SPLITS, load=4.0).left()
     assert left.high_s / left.low_s < 8

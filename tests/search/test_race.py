@@ -41,7 +41,7 @@ def test_the_fastest_wins_from_any_place_in_the_field() -> None:
         assert set(result.left_in_heat) == set(FIELD) - {p.point for p in result.places}
 
 
-def test_losers_cost_little() -> None:
+def test_slow_candidates_take_few_rounds() -> None:
     device = Counting(FIELD, SimulatedConditions(noise=0.01), 3)
     result = race(SimulatedCandidates(device, sorted(FIELD, reverse=True)), WARM)
     assert result.left_in_heat["c23"] == 1
@@ -49,7 +49,7 @@ def test_losers_cost_little() -> None:
     assert loser < finalist / 3
 
 
-def test_equals_share_the_first_place() -> None:
+def test_equal_candidates_share_the_first_place() -> None:
     true_us = {"a": 10.0, "b": 10.0, "c": 11.0}
     device = SimulatedDevice(true_us, SimulatedConditions(noise=0.004), 2)
     result = race(SimulatedCandidates(device, "cba"), WARM)
@@ -57,7 +57,7 @@ def test_equals_share_the_first_place() -> None:
     assert ties(result.places) == {1}
 
 
-def test_a_candidate_that_may_be_the_best_is_not_sent_home_early() -> None:
+def test_possibly_best_candidates_are_not_dropped_early() -> None:
     """With all candidates within noise none is dropped before the last heat."""
     true_us = {f"c{i}": 10.0 for i in range(12)}
     device = SimulatedDevice(true_us, SimulatedConditions(noise=0.05), 1)
@@ -97,7 +97,7 @@ def test_a_race_can_be_stopped() -> None:
     assert result.final.stop == "cancelled"
 
 
-def test_who_fails_on_the_way_has_no_place() -> None:
+def test_failed_candidates_have_no_place() -> None:
     device = SimulatedDevice(FIELD, SimulatedConditions(noise=0.01))
     result = race(SimulatedCandidates(device, list(FIELD), failing=["c00", "c03"]), WARM)
     assert [p.point for p in result.places[:3]] == ["c01", "c02", "c04"]

@@ -30,7 +30,7 @@ from engine.search.results import result_tables
 from engine.search.sweep.journal import Tally
 
 
-def test_who_is_not_slower_than_the_first_of_a_place_shares_it() -> None:
+def test_ties_share_a_place() -> None:
     def slower(slow: float, fast: float) -> bool:
         return slow > fast + 1
 

@@ -83,7 +83,7 @@ def test_the_winner_map_names_variant_margin_and_ties() -> None:
     assert found.loc[1024, "tied_with"] == "v02"
 
 
-def test_gpus_and_origins_never_meet_in_the_winner_map() -> None:
+def test_the_winner_map_separates_gpus_and_origins() -> None:
     rows = [
         row("v01", 100.0),
         row("v05", 1.0, origin="predicted"),
@@ -160,7 +160,7 @@ def test_a_tunable_with_one_value_has_no_importance() -> None:
     assert tunable_importance(sweep_frame([])).empty
 
 
-def test_occupancy_says_a_time_says_b() -> None:
+def test_occupancy_and_time_may_rank_differently() -> None:
     low = row("v01", 40.0, registers=168)  # few warps, yet fast
     high = row("v05", 60.0, registers=32)
     fair = row("v02", 30.0, registers=32)  # many warps and fastest, as occupancy suggests

@@ -46,7 +46,7 @@ def test_values(text: str, values: tuple[int, ...]) -> None:
     "text",
     ["", "x", "1,,2", "1.5", "4:1", "0:4", "1:4:0", "1:4:-1", "1:4:x1", "1:4:x", "1:2:3:4", "a:b"],
 )
-def test_values_that_are_none(text: str) -> None:
+def test_invalid_values(text: str) -> None:
     with raises(InvalidProblem, "values_form", "--seqlen"):
         parse_values(text, "--seqlen")
 

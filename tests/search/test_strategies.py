@@ -86,7 +86,7 @@ def test_the_default_config_comes_first(name: StrategyName) -> None:
 
 
 @pytest.mark.parametrize("name", ["coordinate", "bayesian"])
-def test_failures_teach_nothing_and_stop_nothing(name: StrategyName) -> None:
+def test_failures_are_ignored_by_the_strategy(name: StrategyName) -> None:
     def time_us(request: EvaluationRequest) -> float | None:
         return None if request.config["num_splits"] > 2 else bowl(request)
 
@@ -122,7 +122,7 @@ def test_by_simulated_time_the_fastest_comes_first_and_the_unknown_last() -> Non
     )  # the budget is split evenly over problems
 
 
-def test_several_points_can_be_out_at_once() -> None:
+def test_several_points_can_be_evaluated_at_once() -> None:
     strategy = make_strategy("coordinate", points(SMALL, LARGE))
     one, two = strategy.ask(), strategy.ask()
     assert one is not None

@@ -134,7 +134,7 @@ def test_a_search_resumes_where_it_was(tmp_path: Path, strategy: StrategyName) -
     assert first.asked + second.asked == whole.asked
 
 
-def test_results_that_may_come_out_better_are_made_again(tmp_path: Path) -> None:
+def test_temporary_failures_are_evaluated_again(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     hot = Landscape(
         bowl,
@@ -166,7 +166,7 @@ def test_a_budget_for_more_than_there_is_finishes(tmp_path: Path) -> None:
     assert sweep(tmp_path / "b.jsonl", Landscape(bowl), spec)[0] == "finished"
 
 
-def test_damaged_lines_cost_nothing_but_themselves(tmp_path: Path) -> None:
+def test_damaged_lines_of_a_journal_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     sweep(path, Landscape(bowl))
     lines = [x for x in path.read_text().split("\n") if x]
@@ -181,7 +181,7 @@ def test_damaged_lines_cost_nothing_but_themselves(tmp_path: Path) -> None:
     assert len(again.asked) == 2
 
 
-def test_what_is_no_journal_is_one_sentence(tmp_path: Path) -> None:
+def test_files_that_are_no_journal_give_one_sentence(tmp_path: Path) -> None:
     with raises(UnknownName, "journal_missing"):
         SweepJournal.open(tmp_path / "missing.jsonl")
     other = tmp_path / "other.jsonl"
@@ -214,7 +214,7 @@ def test_a_file_that_cannot_be_created_is_not_taken_for_a_running_sweep() -> Non
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
-def test_a_full_disk_advises_what_mends_it() -> None:
+def test_a_full_disk_gives_a_remedy() -> None:
     full = Path("/dev/full")
     with raises(StoreError, "file_failed", os.strerror(errno.ENOSPC), "ATTUNE_CACHE_DIR"):
         SweepJournal(full).begin(SPEC)
@@ -323,7 +323,7 @@ def test_problems_side_by_side(tmp_path: Path) -> None:
     assert sorted(map(repr, alone.asked)) == sorted(map(repr, asked.asked))
 
 
-def test_when_the_time_is_up_what_has_not_begun_is_let_go(tmp_path: Path) -> None:
+def test_points_not_started_at_the_time_limit_are_dropped(tmp_path: Path) -> None:
     began: list[EvaluationRequest] = []
 
     def slow(request: EvaluationRequest) -> EvaluationOutcome:
@@ -386,7 +386,7 @@ def test_several_workers_share_the_time_that_is_left(tmp_path: Path) -> None:
     assert together == pytest.approx(alone / 4)
 
 
-def test_cancel_does_not_wait_for_what_is_under_way(tmp_path: Path) -> None:
+def test_cancel_does_not_wait_for_running_points(tmp_path: Path) -> None:
     release, began = threading.Event(), threading.Event()
     asked_at = 0.0
 

@@ -112,7 +112,7 @@ def test_a_calibrated_time_gives_no_gain_over_uncalibrated_ones() -> None:
     assert all(s.latency.median_us < accept.latency_us for s in found)
 
 
-def test_what_is_left_out_is_said() -> None:
+def test_omitted_advice_is_reported() -> None:
     many = [
         evaluation(problem=Problem(1, 1, 64 * n, 64), config={}) for n in range(1, MAX_PROBLEMS + 2)
     ]
@@ -177,7 +177,7 @@ def test_spills_are_named_without_a_gain() -> None:
     assert spilling.gain is None
 
 
-def test_nothing_is_said_where_nothing_can_be_predicted() -> None:
+def test_no_advice_without_predictions() -> None:
     assert advise([], compiled()) == ()
     assert advise([evaluation()], NoCompiler()) == ()
     assert advise([evaluation(device="Unknown GPU")], compiled()) == ()

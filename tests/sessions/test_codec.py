@@ -127,7 +127,7 @@ def test_no_summary_where_it_does_not_stand_first() -> None:
         (gzip.compress(b"{}" * 9, mtime=0)[:-9], "snapshot_cut_short", ""),
     ],
 )
-def test_what_is_not_even_json(raw: Any, code: str, fact: str) -> None:
+def test_files_that_are_no_json(raw: Any, code: str, fact: str) -> None:
     data = raw if isinstance(raw, bytes) else json.dumps(raw).encode()
     with raises(SnapshotError, code, "x.json", fact):
         loads(data, name="x.json")
@@ -156,7 +156,7 @@ def test_what_is_not_even_json(raw: Any, code: str, fact: str) -> None:
         ({"target": {"metric": "speedup", "value": 0}}, "greater_than", "target.value "),
     ],
 )
-def test_what_is_not_a_snapshot(changes: dict[str, Any], code: str, place: str) -> None:
+def test_json_that_is_no_snapshot(changes: dict[str, Any], code: str, place: str) -> None:
     with raises(SnapshotError, code, place):
         loads(json.dumps(as_json(**changes)).encode(), name="x.json")
 

@@ -188,7 +188,7 @@ class TestAcrossConditions:
         assert row.baseline_us == 100.0
         assert row.verdict is Verdict.FASTER
 
-    def test_what_passes_by_the_moment_is_no_difference(self) -> None:
+    def test_momentary_values_are_no_difference(self) -> None:
         later = {
             "collected": "2027-01-01T00:00:00+00:00",
             "gpus": [{"name": "NVIDIA L4", "max_sm_clock_mhz": 2040, "sm_clock_mhz": 2040}],
@@ -199,7 +199,7 @@ class TestAcrossConditions:
         assert comparison.differences[0].nothing
         assert the_row(comparison).verdict is Verdict.FASTER
 
-    def test_across_says_nothing_where_nothing_differs(self) -> None:
+    def test_across_adds_no_note_without_differences(self) -> None:
         sessions = {"a": session(evaluation()), "b": session(evaluation(50.0))}
         assert not the_row(compare_sessions(sessions, across=True)).across
 
@@ -237,7 +237,7 @@ class TestAlignment:
         assert str(Status.INCORRECT) in first.reason
         assert "The largest error is 3." in first.reason
 
-    def test_a_kernel_that_was_mended_is_no_regression(self) -> None:
+    def test_a_fixed_kernel_is_no_regression(self) -> None:
         a = session(evaluation(None, status=Status.INCORRECT, reason="wrong"))
         comparison = compare_sessions({"a": a, "b": session(evaluation())})
         assert comparison.regressions == ()

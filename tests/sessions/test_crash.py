@@ -92,7 +92,7 @@ for number in range(25):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
-def test_kill_9_leaves_the_old_state_or_the_whole_new_file(tmp_path: Path) -> None:
+def test_a_killed_save_leaves_the_old_or_the_complete_new_file(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PREAMBLE + KILLED, str(ROOT / "tests"), str(tmp_path / "s")],
         capture_output=True,

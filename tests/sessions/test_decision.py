@@ -91,7 +91,7 @@ def test_the_command_line_decides_and_sums(
     assert main(["sessions", "decide", str(path), "--why", "x"]) == 2
 
 
-def test_a_session_ends_by_its_numbers_and_overspending_is_flagged() -> None:
+def test_the_decision_follows_the_numbers_and_overspending_is_flagged() -> None:
     store = default_store()
     hypothesis = "Splits help."
     working = start_session("Splits")

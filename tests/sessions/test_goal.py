@@ -49,7 +49,7 @@ def test_speed_up(value: float, state: str, name: str, fact: str) -> None:
         (speedup(2.5), "refuted. ", "missed_by", ("20%",)),
     ],
 )
-def test_a_hypothesis_ends_by_the_numbers(
+def test_a_hypothesis_is_decided_by_the_numbers(
     target: Goal | None, state: str, name: str, facts: tuple[str, ...]
 ) -> None:
     told = hypothesis_state(target, [timed(12.5)], "")
@@ -57,7 +57,7 @@ def test_a_hypothesis_ends_by_the_numbers(
     assert says(told, name, *facts)
 
 
-def test_the_worst_problem_decides_and_the_best_variant_speaks_for_each() -> None:
+def test_the_goal_uses_the_best_variant_of_the_worst_problem() -> None:
     short, long = Problem(1, 1, 128, 64), Problem(1, 1, 512, 64)
     evaluations = [
         timed(20.0, problem=short, variant="v01"),

@@ -214,7 +214,7 @@ def test_every_bit_of_the_compressed_file_matters() -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)
-def test_text_that_means_something_elsewhere_is_only_text(text: str) -> None:
+def test_markup_in_texts_is_escaped(text: str) -> None:
     """Each string is kept as it is where any text is allowed, else refused without repeating it."""
     kept = 0
     for path in STRINGS:
@@ -234,7 +234,7 @@ def test_text_that_means_something_elsewhere_is_only_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ACTING_TEXTS)
-def test_text_that_acts_on_a_terminal_or_a_reader_is_refused(text: str) -> None:
+def test_control_and_bidi_characters_are_refused(text: str) -> None:
     for path in STRINGS:
         assert outcome(put(path, text)), path
 
@@ -267,12 +267,12 @@ def test_ends_of_lines_and_tabs_may_stand_in_a_source() -> None:
     assert visible(text) == text
 
 
-def test_half_a_surrogate_is_refused_everywhere() -> None:
+def test_lone_surrogates_are_refused() -> None:
     for path in STRINGS:
         assert outcome(put(path, "\ud83d")), path
 
 
-def test_a_hostile_field_name_is_not_repeated() -> None:
+def test_hostile_field_names_are_not_printed() -> None:
     for name in [*HOSTILE_TEXTS, *ACTING_TEXTS, "x" * 10_000]:
         for path in ((), ("evaluations", 0), ("environment",)):
             at = value_at(path) | {name: 1}
@@ -284,7 +284,7 @@ def test_a_hostile_field_name_is_not_repeated() -> None:
 @pytest.mark.parametrize(
     "name", [*HOSTILE_TEXTS, *ACTING_TEXTS, "", "x" * 10_000, "a\nb", "\ud83d"]
 )
-def test_a_hostile_file_name_is_made_plain(name: str) -> None:
+def test_hostile_file_names_are_escaped(name: str) -> None:
     sentence = outcome(b"{", name=name)
     assert sentence
     assert not set("<>[]()$`*{}\\/\n") & set(sentence.split(" is not valid")[0])

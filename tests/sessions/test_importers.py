@@ -29,7 +29,7 @@ def test_the_shipped_sessions_are_what_the_importers_make() -> None:
         assert (SHIPPED / name).read_bytes() == content
 
 
-def test_the_shipped_sessions_are_in_everybody_s_list(tmp_path: Path) -> None:
+def test_shipped_sessions_are_always_listed(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "own"), index_folder=tmp_path / "index")
     infos = [info for info in store.list() if info.shipped]
     assert len(infos) >= 2
@@ -140,7 +140,7 @@ def test_a_wrong_table_is_named_by_line_and_column(
     refused(table, code, *facts)
 
 
-def test_what_the_file_does_not_say_has_to_be_said() -> None:
+def test_missing_facts_must_be_given_as_options() -> None:
     nothing = ImportOptions()
     refused("kernel_ms\n1\n", "import_size_missing", "batch", options=nothing)
     sizes = ImportOptions(batch=1, num_heads=1, seqlen=4, head_dim=4)

@@ -31,7 +31,7 @@ def test_another_name_is_one_sentence(name: str) -> None:
         measurements.kept_csv(name)
 
 
-def test_what_cannot_be_kept_is_one_sentence() -> None:
+def test_an_unwritable_table_gives_one_sentence() -> None:
     measurements.csv_folder().write_text("in the way")
     with raises(StoreError, "file_failed", str(measurements.csv_folder())):
         measurements.keep_csv(b"1")
@@ -39,7 +39,7 @@ def test_what_cannot_be_kept_is_one_sentence() -> None:
         measurements.keep_csv(bytes(measurements.MAX_BYTES + 1))
 
 
-def test_the_oldest_go() -> None:
+def test_the_oldest_tables_are_deleted() -> None:
     names = []
     for i in range(4):
         names.append(measurements.keep_csv(f"{i}".encode(), most_files=2))

@@ -121,7 +121,7 @@ def test_predictions_and_times_of_wrong_results_are_no_times() -> None:
     assert not times_of([predicted, wrong], session="s")
 
 
-def test_only_times_of_this_very_source_calibrate(store: Store, tmp_path: Path) -> None:
+def test_only_times_of_the_same_source_calibrate(store: Store, tmp_path: Path) -> None:
     variant, device = find_variant("v01"), find_device("L4")
     sha = read_sources(variant.source).source_sha256
     config = variant.default_config()
@@ -176,9 +176,7 @@ def test_times_are_kept_beside_the_list_and_read_again_where_the_file_is_another
     assert seen() == [50.0]
 
 
-def test_a_page_reads_for_a_while_and_goes_on_at_its_next_look(
-    store: Store, tmp_path: Path
-) -> None:
+def test_reading_times_is_limited_and_continued_later(store: Store, tmp_path: Path) -> None:
     for seqlen in (128, 256, 512):
         store.save(session(evaluation(100.0, seqlen=seqlen)))
     known = KnownTimes(store, tmp_path / "working", most_s=1e-9, at_once=1)
@@ -191,7 +189,7 @@ def test_a_page_reads_for_a_while_and_goes_on_at_its_next_look(
     assert {t.problem.seqlen for t in known.on("L4", name="v05")} == {128, 256, 512}
 
 
-def test_of_one_launch_the_newest_count(store: Store, tmp_path: Path) -> None:
+def test_the_newest_time_of_a_launch_is_used(store: Store, tmp_path: Path) -> None:
     for median_us in (100.0, 101.0, 102.0):
         store.save(session(evaluation(median_us)))
     known = KnownTimes(store, tmp_path / "working", most_of_a_launch=2)
@@ -199,7 +197,7 @@ def test_of_one_launch_the_newest_count(store: Store, tmp_path: Path) -> None:
     assert [t.file for t in known.on("L4", name="v05")] == names[:2]
 
 
-def test_a_calibrated_time_is_compared_with_its_like_alone() -> None:
+def test_calibrated_times_are_compared_only_with_calibrated_ones() -> None:
     plain = Latency("predicted", 10.0, 8.0, 12.0, "By machine code.")
     calibrated = Latency("predicted", 20.0, 19.0, 21.0, f"By machine code. {CALIBRATED} 3 points.")
     assert calibrated.basis == f"{plain.basis}, calibrated"

@@ -78,7 +78,9 @@ def test_the_last_prediction_before_the_time_counts() -> None:
         (run("2025-12-01T00:00:00+00:00"), "predicted afterwards"),
     ],
 )
-def test_what_proves_nothing_is_listed_and_not_counted(taken: Evaluation, remark: str) -> None:
+def test_inconclusive_predictions_are_listed_but_not_counted(
+    taken: Evaluation, remark: str
+) -> None:
     keep_prediction(run(), PREDICTED)
     ledger = score(predictions(), timed(taken))
     assert not ledger.counted

@@ -33,7 +33,7 @@ def against(
     )
 
 
-def test_it_is_kept_as_recorded_until_it_is_let_go() -> None:
+def test_a_pinned_run_is_kept_until_it_is_unpinned() -> None:
     assert pinned() is None
     pin(evaluation())
     kept = pinned()
@@ -65,7 +65,7 @@ def test_deltas_say_what_changed_and_what_it_was() -> None:
     assert says(against(base, base)["latency"], "as_pinned")
 
 
-def test_a_predicted_time_is_not_set_against_a_measured_one() -> None:
+def test_predicted_times_are_not_compared_with_measured_ones() -> None:
     base = evaluation()
     predicted = replace(base, latency=latency(50.0, origin="predicted"))
     there = f"{not_comparable('predicted', 'measured')}, was 100 µs measured"

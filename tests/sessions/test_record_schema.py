@@ -61,7 +61,7 @@ def test_the_schema_knows_every_status() -> None:
         assert decode(Evaluation, through_json(evaluation)).status is status
 
 
-def test_figures_that_are_not_finite_are_null_in_the_file_and_nan_in_the_noun() -> None:
+def test_non_finite_figures_are_null_in_files() -> None:
     correctness = dataclasses.replace(
         evaluation_maker().correctness,  # type: ignore[type-var]
         max_abs_err=math.inf,
@@ -81,7 +81,7 @@ def test_figures_that_are_not_finite_are_null_in_the_file_and_nan_in_the_noun() 
     assert back.mean_abs_err == correctness.mean_abs_err
 
 
-def test_texts_are_made_fit_for_a_file() -> None:
+def test_texts_are_sanitised_for_files() -> None:
     evaluation = evaluation_maker(
         log="red \x1b[31mred\x1b[0m " + "x" * 200_000 + " end",
         notes=("tab\tstays, bell\x07 goes, override\u202e goes",),

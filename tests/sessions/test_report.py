@@ -238,7 +238,7 @@ SVG_ATTRIBUTES = set(
 
 
 @pytest.mark.parametrize("text", [*HOSTILE_TEXTS, "</script><script>alert(1)</script>", "<!--"])
-def test_html_is_only_what_the_report_writes(text: str) -> None:
+def test_html_of_texts_is_escaped(text: str) -> None:
     snapshot = spoiled(text)
     found = Elements(to_html(snapshot, maps=True))
     assert found.tags <= TAGS | {"details", "summary"} | SVG_TAGS
@@ -258,7 +258,7 @@ def active(markdown: str) -> set[str]:
 @pytest.mark.parametrize(
     "text", [*HOSTILE_TEXTS, "| a | b |", "```\n# x", "https://example.org", "*a* _b_ ~~c~~", "- a"]
 )
-def test_markdown_is_only_what_the_report_writes(text: str) -> None:
+def test_markdown_of_texts_is_escaped(text: str) -> None:
     document = to_markdown(spoiled(text))
     table = {"table", "thead", "tbody", "tr", "th", "td"}
     assert active(document) <= table | {"heading", "paragraph", "inline", "text", "fence"}
@@ -276,7 +276,7 @@ def test_escaped_markdown_reads_as_the_text(text: str) -> None:
     assert "".join(c.content for c in inline.children or []) == "x " + " ".join(text.split())
 
 
-def test_the_html_can_fetch_nothing() -> None:
+def test_the_html_loads_no_external_resource() -> None:
     document = to_html(snapshot_maker())
     assert "default-src 'none'" in document
     assert "<script" not in document

@@ -202,7 +202,7 @@ def test_sessions_are_found_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("session_id", ["", "nope", "../x", "a/b", "x" * 32])
-def test_there_is_no_such_session(tmp_path: Path, session_id: str) -> None:
+def test_an_unknown_session(tmp_path: Path, session_id: str) -> None:
     (tmp_path.parent / "x.jsonl").write_text(json.dumps({"kind": "start"}))
     with raises(StoreError, "no_working_session"):
         resume_session(session_id, folder=tmp_path)

@@ -137,7 +137,7 @@ def test_names_sort_by_time_and_say_what_they_are() -> None:
     "text",
     ["../../../etc/passwd", "a/b\\c", "x" * 390, "\u00e9\u4e2d\u6587", "", "..", "%2e%2e%2f"],
 )
-def test_names_made_from_a_strangers_text_are_plain(text: str) -> None:
+def test_names_from_foreign_text_are_plain(text: str) -> None:
     evaluation = evaluation_maker(device=text, variant=text or "v", problem=Problem(1, 1, 4, 4))
     for name in [*names_for(snapshot_maker(evaluations=[evaluation]))][:3]:
         assert is_snapshot_name(name)
@@ -273,7 +273,7 @@ def test_search(store: Store) -> None:
     ],
 )
 @pytest.mark.parametrize("call", ["fdopen", "fsync", "link", "open"])
-def test_a_disk_that_refuses(
+def test_disk_errors_give_messages(
     store: Store, monkeypatch: pytest.MonkeyPatch, call: str, code: int, said: str
 ) -> None:
     store.save(snapshot_maker(title="before"))
@@ -323,7 +323,7 @@ def test_a_read_only_folder(store: Store) -> None:
     assert store.list() == []
 
 
-def test_what_killed_savers_left_is_swept(store: Store) -> None:
+def test_leftovers_of_killed_saves_are_removed(store: Store) -> None:
     store.save(snapshot_maker())
     old, fresh = (Path(store.url) / f"{TEMPORARY_PREFIX}{x}" for x in ("1-a", "2-b"))
     for path in (old, fresh):

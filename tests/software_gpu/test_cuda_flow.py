@@ -133,7 +133,7 @@ def test_a_write_beside_a_buffer_is_noticed(
 
 
 @pytest.mark.parametrize("error", [TypeError("Unsupported type"), RuntimeError("a bug")])
-def test_what_is_not_cudas_is_a_status_that_names_it(
+def test_unknown_errors_are_a_status_with_their_name(
     backend_with: Callable[..., CudaBackend], error: Exception
 ) -> None:
     def defect(*_: object) -> None:

@@ -115,7 +115,7 @@ def test_damaged_cubins_are_refused_or_run_within_their_memory(
 
 
 @pytest.mark.slow
-def test_whatever_handles_and_sizes_calls_are_given(cubins: list[str], tmp_path: Path) -> None:
+def test_calls_with_arbitrary_handles_and_sizes(cubins: list[str], tmp_path: Path) -> None:
     """Valid, freed and invalid handles, other contexts, captures: each call returns a code."""
     program = tmp_path / "driver_fuzz"
     include = find_include_dir((cuda_and_cupy()[0], 0))

@@ -119,7 +119,7 @@ def test_each_refusal_is_documented_by_cuda() -> None:
     assert without == {}
 
 
-def test_what_any_call_may_answer_is_documented_with_the_error() -> None:
+def test_errors_of_any_call_are_documented() -> None:
     text = header()
     for code, says in (GENERAL | OF_KERNELS).items():
         place = re.search(rf"/\*\*((?:(?!\*/).)*?)\*/\s*{code}\s*=", text, re.S)

@@ -133,7 +133,7 @@ def test_the_devices_call_themselves_software(answers: dict[str, Any]) -> None:
     assert is_software(answers["nvml_name"])
 
 
-def test_kernels_do_what_they_should(answers: dict[str, Any]) -> None:
+def test_kernels_give_correct_results(answers: dict[str, Any]) -> None:
     assert (answers["added"], answers["replayed"], answers["variable"]) == (True, True, 7)
 
 
@@ -161,7 +161,7 @@ def test_the_driver_refuses_what_cuda_refuses(answers: dict[str, Any]) -> None:
     assert answers["damaged headers"] == ["CUDA_ERROR_INVALID_IMAGE"]
 
 
-def test_what_is_missing_says_its_name(answers: dict[str, Any]) -> None:
+def test_missing_driver_functions_are_named(answers: dict[str, Any]) -> None:
     """Also to a program that is linked against the driver."""
     assert answers["not there, linked"] == 801
     assert answers["it says"].count("\n") == 1
@@ -203,7 +203,7 @@ print(local.spec.source)
         (("CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=1,0"), "H200 132 60 1980"),
     ],
 )
-def test_the_gpu_is_the_one_that_cuda_takes_first(variables: tuple[str, ...], first: str) -> None:
+def test_the_default_gpu_is_cudas_first_one(variables: tuple[str, ...], first: str) -> None:
     """With an L4 before an H200 on the bus; by default CUDA puts the fastest first."""
     said = softgpu("env", *variables, sys.executable, "-c", FIRST_OF_CUDA, gpus="L4,H200")
     assert said.splitlines()[0] == first
@@ -315,7 +315,7 @@ def test_a_slice_has_its_part_of_the_gpu() -> None:
         ("L4", "cuInit=100", "driver_without_gpu", "nvidia-smi"),
     ],
 )
-def test_what_cuda_says_of_a_slice_and_of_old_drivers(
+def test_cuda_errors_of_mig_slices_and_old_drivers(
     gpu: str, setting: str, name: str, fact: str
 ) -> None:
     code = """
@@ -333,7 +333,7 @@ if why is None:
     assert says(said, name, fact) if name else said.split() == fact.split()
 
 
-def test_it_stands_for_its_model_and_is_never_timed(
+def test_a_software_gpu_counts_as_its_model_without_times(
     set_local_gpu: Callable[..., None],
 ) -> None:
     assert availability.is_same_model("software L4", find_device("L4"))
@@ -453,7 +453,9 @@ def test_an_evaluation_is_right_and_carries_no_measured_time(variant: str) -> No
 
 
 @pytest.mark.slow
-def test_nothing_of_it_is_kept_as_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_time_of_a_software_gpu_is_stored_as_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not in a sweep's journal, nor as tuned configs, nor in a snapshot."""
     for name in ("DATA_DIR", "SESSIONS", "TUNED"):
         monkeypatch.setenv(f"ATTUNE_{name}", str(tmp_path / name.lower()))

@@ -89,7 +89,7 @@ def test_what_is_not_understood_is_refused(set_gpu: Set) -> None:
 # ---- the virtual clock ----
 
 
-def test_a_kernel_is_never_faster_than_itself(
+def test_a_kernel_against_itself_gets_no_verdict(
     backend: CudaBackend, set_gpu: Set, source: Path
 ) -> None:
     """Except for the share of false verdicts, at most 2 % (`test_sampler_statistics`)."""

@@ -233,7 +233,7 @@ class CudaBackend:
 
     def _timed_out(self, entry: str, limit: str) -> Failure:
         # A running kernel cannot be stopped; it ends with its process.
-        self._lose(f"An earlier kernel still runs ({entry})")
+        self._lose_gpu(f"An earlier kernel still runs ({entry})")
         reason = f"{entry} did not finish within {limit}: it may loop for ever."
         return Failure(Status.TIMEOUT, reason, context_lost=True)
 
@@ -242,10 +242,12 @@ class CudaBackend:
             return self._timed_out(entry, f"{WAIT_S:g} s")
         failure = explain(error, entry)
         if failure.context_lost:
-            self._lose(f"An earlier kernel broke this process's CUDA context ({failure.reason})")
+            self._lose_gpu(
+                f"An earlier kernel broke this process's CUDA context ({failure.reason})"
+            )
         return failure
 
-    def _lose(self, why: str) -> None:
+    def _lose_gpu(self, why: str) -> None:
         if self._gpu_error is None:
             self._gpu_error = f"{why}: restart Attune's worker to use the GPU again."
             self._calls.abandon()

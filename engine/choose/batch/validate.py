@@ -134,7 +134,7 @@ class ValidationRow:
     def name(self) -> str:
         """Return `B1 H8 S128 D64`."""
         p = self.problem
-        return f"B{p.batch} {p.heads()} {p.lengths()} D{p.head_dim}"
+        return f"B{p.batch} {p.heads_label()} {p.lengths_label()} D{p.head_dim}"
 
     @property
     def difference(self) -> float:

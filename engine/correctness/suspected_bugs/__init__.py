@@ -47,7 +47,7 @@ __all__ = [
 # Least share of the squared error that a matching bug explains. Rounding and the order of summation
 # cause the rest. Another bug with a similar effect can reach 0.9.
 MIN_EXPLAINED = 0.97
-_WORTH_A_SECOND_LOOK = 0.9
+_MIN_EXPLAINED_BY_FEW_ROWS = 0.9
 _SAME = 1e-3
 
 
@@ -106,7 +106,7 @@ def _best_of(
         return None
     best: Match | None = None
     for bug in (b for family in families for b in family(cases[0])):
-        if not any(_fit(bug, [c.quick]).explained >= _WORTH_A_SECOND_LOOK for c in cases):
+        if not any(_fit(bug, [c.quick]).explained >= _MIN_EXPLAINED_BY_FEW_ROWS for c in cases):
             continue
         match = _fit(bug, cases)
         if match.explained >= max(MIN_EXPLAINED, bug.min_explained) and (
@@ -124,12 +124,12 @@ def _fit(bug: SuspectedBug, cases: Sequence[Case]) -> Match:
         predicted = bug.predicted(case)
         if predicted is None:
             continue
-        told = np.isfinite(predicted) & np.isfinite(case.out) & case.columns
-        noise = _rounding(case, told)
-        error, rest = ((case.out - x)[told] for x in (case.reference, predicted))
+        comparable = np.isfinite(predicted) & np.isfinite(case.out) & case.columns
+        noise = _rounding(case, comparable)
+        error, rest = ((case.out - x)[comparable] for x in (case.reference, predicted))
         before += float(error @ error)
         after += max(0.0, float(rest @ rest) - float(noise @ noise))
-        bad = case.bad[told]
+        bad = case.bad[comparable]
         wrong += int(np.count_nonzero(bad))
         limit = np.maximum(0.1 * np.abs(error[bad]), 3 * noise[bad])
         right_now += int(np.count_nonzero(np.abs(rest[bad]) <= limit))
@@ -138,6 +138,6 @@ def _fit(bug: SuspectedBug, cases: Sequence[Case]) -> Match:
     return Match(bug, 1.0 - after / before, right_now / wrong)
 
 
-def _rounding(case: Case, told: BoolArray) -> Float64Array:
-    """Return the approximate rounding error of each element in the output's dtype."""
-    return NOISE[case.problem.dtype] * np.abs(case.out[told])
+def _rounding(case: Case, comparable: BoolArray) -> Float64Array:
+    """Return the approximate rounding error of each comparable element in the output's dtype."""
+    return NOISE[case.problem.dtype] * np.abs(case.out[comparable])

@@ -37,14 +37,14 @@ def test_every_code_is_one_sentence_with_the_kernels_name(code: int) -> None:
 
 
 @pytest.mark.parametrize("error", [OutOfMemory("need 5 GB"), CudaError(2, "cudaErrorMemory")])
-def test_both_ways_to_run_out_of_memory(error: Exception) -> None:
+def test_both_kinds_of_out_of_memory_errors(error: Exception) -> None:
     failure = explain(error, "attention_v01")
     assert failure.status is Status.OUT_OF_MEMORY
     assert not failure.context_lost
 
 
 @pytest.mark.parametrize("error", [TypeError("Unsupported type\n<class>"), RuntimeError("a bug")])
-def test_other_errors_are_said_in_their_own_words(error: Exception) -> None:
+def test_other_errors_keep_their_message(error: Exception) -> None:
     error.status = "text"  # type: ignore[attr-defined]
     failure = explain(error, "k")
     assert failure.status is Status.LAUNCH_ERROR
@@ -53,7 +53,7 @@ def test_other_errors_are_said_in_their_own_words(error: Exception) -> None:
     assert not failure.context_lost
 
 
-def test_a_sentence_of_ours_stays_as_it_is() -> None:
+def test_attune_errors_keep_their_message() -> None:
     assert explain(ToolMissing("There is none: install it."), "k").reason == (
         "There is none: install it."
     )
@@ -75,7 +75,7 @@ def test_every_error_after_which_cuda_wants_a_new_process_loses_the_context() ->
     assert set(LOST) <= LOST_CONTEXT
 
 
-def test_cupys_own_exceptions_carry_what_is_read_here() -> None:
+def test_cupy_exceptions_have_the_fields_that_are_read() -> None:
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     error = cupy.cuda.runtime.CUDARuntimeError(35)
     failure = explain(error, "k")

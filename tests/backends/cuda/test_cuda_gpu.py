@@ -218,7 +218,7 @@ def kernel(body: str) -> str:
         ("if (threadIdx.x == 0) out[0] = (unsigned short)clock64();", True, False, True),
     ],
 )
-def test_bad_manners_are_noticed(
+def test_misbehaving_kernels_are_detected(
     backend: CudaBackend,
     tmp_path: Path,
     body: str,
@@ -311,7 +311,7 @@ def test_cold_and_warm_differ_as_the_memory_does(backend: CudaBackend) -> None:
     assert (warm.high_us - warm.low_us) / warm.median_us < 0.05
 
 
-def test_one_kernel_twice_is_not_a_winner(backend: CudaBackend) -> None:
+def test_a_kernel_against_itself_has_no_winner(backend: CudaBackend) -> None:
     skip_where_times_mean_nothing(backend)
     variant = LADDER[0]
     problem = Problem(1, 8, 256, 64)

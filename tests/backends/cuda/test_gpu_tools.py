@@ -13,7 +13,7 @@ TESTS = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_gpu_tests_run_one_after_another_unasked() -> None:
+def test_gpu_tests_run_serially_by_default() -> None:
     """Processes that share a GPU would disturb each other's measurements."""
     one = "backends/cuda/test_cuda_gpu.py::test_fill_covers_exactly_what_it_should"
     found = subprocess.run(

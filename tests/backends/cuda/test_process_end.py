@@ -29,7 +29,7 @@ def run(code: str) -> tuple[int, str, str, float]:
     return found.returncode, found.stdout, found.stderr, time.monotonic() - begin
 
 
-def test_what_is_kept_is_not_destroyed_at_exit() -> None:
+def test_kept_objects_are_not_destroyed_at_exit() -> None:
     code, out, err, seconds = run(
         """
 from engine.backends.cuda.availability import keep_until_exit
@@ -53,7 +53,7 @@ raise ValueError("a bug")
     assert "ValueError: a bug" in err
 
 
-def test_a_call_that_does_not_come_back_ends_the_process() -> None:
+def test_a_hanging_call_ends_the_process() -> None:
     code, out, err, seconds = run(
         """
 from engine.backends.cuda.availability import watchdog
@@ -68,7 +68,7 @@ with watchdog("cuModuleUnload", 0.2):
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.01])
-def test_a_call_that_comes_back_disturbs_nothing(seconds: float) -> None:
+def test_a_returning_call_has_no_effect(seconds: float) -> None:
     from engine.backends.cuda.availability import watchdog
 
     stuck: list[str] = []

@@ -9,7 +9,7 @@ from words import says
 from engine.pipeline.selfcheck import State, perform, sdpa_backends
 
 
-def test_a_torch_without_cuda_is_said_once_and_is_no_failure() -> None:
+def test_torch_without_cuda_is_noted_once_without_failure() -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("this PyTorch finds a GPU")

@@ -94,7 +94,7 @@ def test_costs_speak_of_requests_and_tokens() -> None:
     assert says(change.reason, "requests_day_tokens", "1.95 million", "250 million")
 
 
-def test_a_small_saving_is_not_rounded_to_nothing() -> None:
+def test_a_small_saving_is_not_rounded_to_zero() -> None:
     change = saving(of(2.0, 1e6, 0.6), of(1.9, 1e6, 0.6), 1e6, PROBLEM)
     assert "$0.00 " not in change.reason
     assert says(change.reason, "against_a_day", "$0.000333", "$0.000317", "$0.00608")

@@ -36,7 +36,7 @@ def _tried(splits: int, us: list[float]) -> mix._Tried:
     )
 
 
-def test_a_kernel_that_cannot_be_launched_with_the_most_counts(
+def test_kernels_that_support_only_small_batches_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Few splits support large batches; many are fastest at the smaller batch that suffices."""
@@ -97,7 +97,7 @@ def test_the_reason_says_what_the_batch_gains(hours_now: float, name: str, hours
         (3.11e-8, "$0.00777", "$0.0155", "per million sequences"),
     ],
 )
-def test_small_traffic_is_priced_by_the_million(
+def test_small_traffic_is_priced_per_million(
     usd_per_day: float, price: str, price_now: str, unit: str
 ) -> None:
     line = mix.MixLine(1, Problem(4, 8, 128, 64))

@@ -49,7 +49,7 @@ def strict_json(data: dict[str, Any]) -> dict[str, Any]:
     return parsed
 
 
-def test_the_json_of_the_issue(ask: Ask, reference_csv: Path) -> None:
+def test_json_has_the_documented_fields(ask: Ask, reference_csv: Path) -> None:
     data = strict_json(ask(measured=reference_csv, predict=((2, 4, 128),)).to_dict())
     assert len(data["points"]) == 9
     wanted = {"batch", "heads", "seqlen", "ctas", "predicted_us", "low_us", "high_us"}
@@ -102,7 +102,7 @@ def test_a_point_asked_for_that_was_measured_shows_both(ask: Ask, reference_csv:
     assert result.points[-1].difference is not None
 
 
-def test_uncalibrated_says_so(ask: Ask) -> None:
+def test_an_uncalibrated_result_is_labelled(ask: Ask) -> None:
     result = ask()
     model = result.to_dict()["model"]
     assert (model["calibrated"], model["fitted"], model["loo_error"]) == (False, [], None)
@@ -152,7 +152,7 @@ def test_free_heads_make_units_the_axis(ask: Ask) -> None:
     assert fixed.recommendations[-1].batch == -(-free.recommendations[-1].enough_batch // 8)
 
 
-def test_what_is_run_now_is_warned_about(ask: Ask) -> None:
+def test_the_present_batch_is_warned_about(ask: Ask) -> None:
     result = ask(batch_now=59)
     assert says(result.warnings, "cheaper_per_unit", "B=59", "58")
     assert says(result.warnings, "costs_wave", "second")
@@ -225,7 +225,7 @@ def test_alternatives_that_cannot_be_judged_are_noted() -> None:
     assert any("T4" in n for n in result.notes)
 
 
-def test_a_detected_gpu_is_taken_as_it_is(ask: Ask) -> None:
+def test_a_detected_gpu_is_used_unchanged(ask: Ask) -> None:
     """A GPU that is not in the table has no price and no memory size."""
     own = replace(
         find_device("L4"), name="Own GPU", num_sms=60, memory_bytes=None, price_usd_per_hour=None
@@ -445,7 +445,7 @@ def test_a_present_batch_beyond_the_axis_extends_it(ask: Ask) -> None:
         ({"batch_now": 4096, "seqlen": 65_536, "heads": 32}, "do_fit_memory", ("L4",)),
     ],
 )
-def test_a_present_batch_that_cannot_be_is_said(
+def test_an_impossible_present_batch_is_reported(
     ask: Ask, changes: dict[str, Any], name: str, facts: tuple[str, ...]
 ) -> None:
     result = ask(**changes)

@@ -76,7 +76,7 @@ def test_the_launch_itself_counts_as_added_latency() -> None:
     assert says(found.reason, "nothing_is_gained")
 
 
-def test_a_step_in_the_curve_is_not_crossed_for_nothing() -> None:
+def test_a_step_of_the_curve_is_crossed_only_for_a_gain() -> None:
     stepped = np.where(np.arange(1, 257) <= 58, 1000.0, 2500.0)
     found = plan(stepped, 1_000.0, 80.0)
     assert found.batch == 58

@@ -198,14 +198,14 @@ HOPPER: tuple[Unseen, ...] = (
             ("v17",),
             "named_barrier(turn, 2 * WARPGROUP);\n    wgmma_fence();\n    multiply_q_k(0);",
             "named_barrier(turn, WARPGROUP);\n    wgmma_fence();\n    multiply_q_k(0);",
-            (r"barrier"),
+            (r"barrier",),
         ),
         (
             "turns and outputs share their numbers",
             ("v18",),
             "constexpr int TURNS = 4;",
             "constexpr int TURNS = 1;",
-            (r"barrier"),
+            (r"barrier",),
         ),
         (
             "O's rows are written before Q's readers are done",
