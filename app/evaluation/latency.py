@@ -71,7 +71,7 @@ def _compare(view: EvaluationView) -> None:
     own = list(dict.fromkeys(own))
     evaluation = view.evaluation
     baselines = evaluation.baselines if evaluation else ()
-    if evaluation is not None:
+    if evaluation is not None and not view.is_stale:
         own += list(evaluation.other_latencies)
     shown = [t for t in view.known if t.latency.kind == "device_warm" and t.latency not in own]
     frame = frames.latencies(view.variant, color_of(view.variant), own, baselines, shown)

@@ -92,7 +92,7 @@ TERMS: dict[str, str] = {
     "occupancy": "Warps resident on a full SM as a share of the maximum. The limiter is "
     "the resource that runs out first.",
     "waves": "CTAs of the launch divided by the CTAs that the whole GPU runs at once. A partial "
-    "wave takes as long as a full one.",
+    "wave takes as long as a full one (wave quantization).",
     "gpu_fill": "How full the GPU is: the share of all its warp slots that hold a warp with work, "
     "over all waves. It is occupancy (of a full SM) × wave efficiency (the last wave is part of a "
     "wave). Beside it: SMs that get a CTA, and the launch's threads over those that the GPU holds "
@@ -114,8 +114,8 @@ TERMS: dict[str, str] = {
     "barriers that not every thread reaches, marks the source lines that never ran, and adds runs "
     "on inputs with large, rising and falling scores. Machine code: finds races in shared memory "
     "by instruction and line. Slower.",
-    "schedule": "Order in which the CPU backend runs CTAs and threads. A kernel that is correct in "
-    "only one order lacks a barrier.",
+    "schedule": "Order in which the CPU backend runs CTAs and threads. A kernel that is correct "
+    "in only one order lacks synchronization, for instance a barrier.",
     "seed": "Seed of the random inputs and of the random schedule; the same seed gives the same "
     "numbers on every machine.",
     "inputs": "Contents of Q, K and V. The check build adds a second run with `extreme` inputs.",

@@ -148,8 +148,8 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
     bound_us = seen.bound_us if seen else None
     predicted = seen.predicted if seen else None
     measured = evaluation.latency if evaluation else None
-    if measured is not None and measured.origin != "measured":
-        measured = None
+    if measured is not None and (measured.origin != "measured" or state.is_stale):
+        measured = None  # a time of an older source is not one of this kernel
     known = known_times.at(selection.problem, selection.gpu_name)
     mine = taken_of(known, selection.variant, selection.config)
     compiled = state.compiled or evaluation

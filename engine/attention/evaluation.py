@@ -458,12 +458,12 @@ class Evaluation(Stored, Tabular):
 
     @property
     def resources(self) -> Resources | None:
-        """Of the first pass."""
+        """Return the resources of the first pass."""
         return self.passes[0].resources if self.passes else None
 
     @property
     def occupancy(self) -> Occupancy | None:
-        """Of the first pass."""
+        """Return the occupancy of the first pass."""
         return self.passes[0].occupancy if self.passes else None
 
     @property

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from engine.cuda_source.nvrtc import CompileReport
 
 MAX_THREADS = 1024  # per CTA: CUDA programming guide, technical specifications
-MAX_SMEM_BYTES = 2**31 - 1  # a launch takes an int
+MAX_SMEM_BYTES = 2**31 - 1  # an int argument of a launch
 MAX_CLUSTER = 8  # portable cluster size, the same on every GPU with clusters
 MAX_CTA_REGISTERS = 65536
 
@@ -120,7 +120,7 @@ class LaunchPlan:
     cpp: CppStandard = "c++17"
     packed: bool = False  # Q, K and V are one tensor, `qkv`
     repeatable: bool = True  # False: two runs may differ in bits, as with atomic sums
-    cubins: tuple[Path, ...] = ()  # launched in place of a compiled source
+    cubins: tuple[Path, ...] = ()  # machine code, launched instead of a compiled source
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -321,7 +321,7 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
 
 
 def _cluster_mistake(launch: PassLaunch) -> str | None:
-    """Return why no GPU launches such clusters, as the end of a sentence, or None."""
+    """Return why no GPU launches these clusters, as the end of a sentence; None if one does."""
     if min(launch.cluster) < 1 or prod(launch.cluster) > MAX_CLUSTER:
         return f"with clusters of {launch.cluster} CTAs, and every GPU has 1 to {MAX_CLUSTER}"
     if any(n % size for n, size in zip(launch.grid, launch.cluster, strict=True)):
@@ -330,7 +330,8 @@ def _cluster_mistake(launch: PassLaunch) -> str | None:
 
 
 def _register_mistake(launch: PassLaunch) -> str | None:
-    """Return why warpgroups cannot have so many registers, as the end of a sentence, or None."""
+    """Return why a launch cannot have these register budgets, as the end of a sentence; None if it
+    can."""
     budgets = launch.warpgroup_registers
     if not budgets:
         return None

@@ -144,7 +144,7 @@ def choose_part(plan: LaunchPlan, probe: Probe, max_flops: float) -> PartOfLaunc
 
 
 def _packed(problem: Problem, kv_heads: int) -> Problem:
-    """Return a problem of the chosen slices alone."""
+    """Return a problem of only the chosen slices."""
     return replace(problem, batch=1, num_heads=kv_heads * problem.head_group, num_heads_kv=kv_heads)
 
 

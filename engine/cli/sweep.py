@@ -125,13 +125,13 @@ def _bar() -> Iterator[Callable[[Progress, str], None]]:
     from rich.progress import Progress as Bar
     from rich.table import Column
 
-    told = TextColumn("{task.fields[told]}", markup=False, table_column=Column(no_wrap=True))
+    line = TextColumn("{task.fields[line]}", markup=False, table_column=Column(no_wrap=True))
     console = Console(file=unfiltered(sys.stderr))
-    with Bar(BarColumn(24), told, console=console, refresh_per_second=4) as bar:
-        task = bar.add_task("", total=None, told="")
+    with Bar(BarColumn(24), line, console=console, refresh_per_second=4) as bar:
+        task = bar.add_task("", total=None, line="")
 
         def renew(progress: Progress, sentence: str) -> None:
-            bar.update(task, total=progress.total, completed=progress.done, told=visible(sentence))
+            bar.update(task, total=progress.total, completed=progress.done, line=visible(sentence))
 
         yield renew
 

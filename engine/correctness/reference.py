@@ -399,7 +399,7 @@ def visible_keys(problem: Problem, rows: IntArray, keys: IntArray) -> npt.NDArra
 
 
 def slice_groups(num_slices: int, problem: Problem) -> Iterator[slice]:
-    """Group slices for BLAS: short sequences together, long ones alone."""
+    """Group slices for BLAS: several short sequences, or one long one."""
     widest = max(problem.seqlen, problem.head_dim)  # of scores, K and V
     step = (
         1

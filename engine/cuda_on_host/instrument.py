@@ -1,12 +1,12 @@
-"""Instrument a kernel's source for the check build, and tell which statements were executed.
+"""Instrument a kernel's source for the check build, and record which statements are executed.
 
 The preprocessed text is changed within its lines, before any optimisation, so that every line is
 exact. A *mark* is set when control reaches it; consecutive statements that always run together
 share one. Local variables are initialised with a pattern of `native/host_checks.h`: a kernel whose
 output depends on the pattern uses an uninitialised variable.
 
-The parser finds the ends of statements and declarations; what it does not understand is left
-unchanged, without a mark.
+The parser finds the ends of statements and declarations; code that it does not understand is not
+changed and gets no mark.
 """
 
 from __future__ import annotations

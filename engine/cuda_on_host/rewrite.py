@@ -257,7 +257,8 @@ _KERNEL_NAME = re.compile(r"(\w+)\s*$")
 
 @dataclass(frozen=True, slots=True)
 class ClusterKernels:
-    """A source whose kernels with clusters tell their dimensions."""
+    """The kernels of a source with `__cluster_dims__`, and functions that return these
+    dimensions."""
 
     text: str
     kernels: frozenset[str]  # their names
@@ -267,7 +268,8 @@ class ClusterKernels:
         return entry.partition("<")[0].rpartition("::")[2].strip() in self.kernels
 
     def exports(self, entries: Sequence[str]) -> str:
-        """Return C++ to append to the source: `coh_cluster_N` of the entries with clusters."""
+        """Return C++ to append to the source: a function `coh_cluster_N` for each entry with
+        clusters."""
         return "".join(
             f'\nextern "C" __attribute__((visibility("default"))) void coh_cluster_{number}'
             "(uint32_t *dims, void **values) { coh_module.asks_for_cluster = dims; "

@@ -93,7 +93,7 @@ def options_of(defines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def compiler_version(defines: Iterable[tuple[str, str]]) -> int:
-    """Return the NVRTC version that macros ask for, 1209 for 12.9; 0: the default."""
+    """Return the NVRTC version that macros select, 1209 for 12.9; 0: the default."""
     value = dict(defines).get(_VERSION, "0")
     return int(value) if value.isdigit() else 0
 

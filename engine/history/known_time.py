@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 from engine.attention.config import find_variant
 from engine.attention.evaluation import Evaluation, Latency, baseline_label
 from engine.attention.problem import Problem
-from engine.base.errors import AttuneError, CompileError, Status
+from engine.base.errors import FAULTS, AttuneError, CompileError, Status
 from engine.model.kernel import variant_sources
 from engine.model.measured_points import Measurement
 from kernels.variant import Config, Variant
@@ -114,14 +114,14 @@ def times_of(
     shipped: bool = False,
     since: str = "",
 ) -> tuple[KnownTime, ...]:
-    """Return the times in these evaluations, without predictions and incorrect results.
+    """Return the times in these evaluations, without predictions, incorrect results and faults.
 
     Args:
         since: when they became known here, for evaluations without a date.
     """
     known = []
     for e in evaluations:
-        if e.status is Status.INCORRECT:
+        if e.status in FAULTS or e.status is Status.INCORRECT:
             continue
         timed = [(e.variant, False, x) for x in (e.latency, *e.other_latencies)]
         for baseline in e.baselines:

@@ -1,7 +1,7 @@
-"""Machine code (SASS): read the instructions of a cubin, count and simulate what they execute.
+"""Machine code (SASS): read the instructions of a cubin, count and simulate their execution.
 
-`analyse` counts what one `Launch` of a cubin's entry executes, `simulate` says how long it takes on
-a GPU, and `advise` what it wastes. They are imported when they are asked for.
+`analyse` counts what one `Launch` of a cubin's entry executes, `simulate` predicts its time on a
+GPU, and `advise` finds inefficiencies. They are imported on first access.
 """
 
 from __future__ import annotations

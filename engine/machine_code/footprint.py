@@ -186,7 +186,7 @@ def _axis_shares(emulator: Emulator, trace: CtaTrace, own: Sectors) -> NDArray[n
         by_all = beside & _among(own, of_far)
         # With a causal mask, the far CTA reads only the first keys, a subset of what this one
         # reads. The sectors that it leaves out then count as shared by all, even the last keys, if
-        # they are at most as many as neighbours share. With a partial tile they are its own.
+        # they are at most as many as neighbours share. With a partial tile they are this CTA's own.
         alone, far_alone = np.flatnonzero(~beside), len(of_far) - int(by_all.sum())
         left_out = len(alone) - far_alone
         if len(of_far) < len(own) and 0 <= left_out <= int(beside.sum()):

@@ -19,6 +19,7 @@ from engine.base.units import format_us
 from engine.choose.auto import Choice, choose
 from engine.correctness.findings import FindingCode
 from engine.history import History
+from engine.history.known_time import preferred
 from engine.machine_code.advice import NEXT_WORDS
 from engine.machine_code.launch_report import Hint, PassReport
 from engine.machine_code.timing.constants import StallReason
@@ -146,6 +147,7 @@ class AutoPick:
     origin: Origin | None
     # Tunables that differ, if it is the same variant.
     differing: Mapping[str, int] = field(default_factory=dict)
+    is_final: bool = True  # False: another candidate, not simulated yet, may be faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +275,8 @@ class LaunchVerdict:
         name = " ".join([pick.variant, *(f"{k}={v}" for k, v in pick.differing.items())])
         if pick.us is None:
             return f"auto takes {name}, not simulated here yet"
-        return f"auto takes {name}, {format_us(pick.us)} {pick.origin}"
+        so_far = "" if pick.is_final else ", the fastest of those simulated here"
+        return f"auto takes {name}, {format_us(pick.us)} {pick.origin}{so_far}"
 
 
 def verdict_of(
@@ -355,6 +358,9 @@ def verdict_on_run(
     if kernel is None or evaluation.status not in (Status.PASSED, Status.SKIPPED):
         return verdict_of(evaluation, kernel, problem, latency=evaluation.latency)
     known = history.doing("look up")
+    latency = evaluation.latency
+    if latency is not None and latency.origin == "predicted":
+        latency = preferred(known.taken(kernel, problem), latency)
     bound_us, report, choice = None, None, None
     with suppress(AttuneError):
         bound_us = preview(replace(named, execute=False), known).bound_us
@@ -366,7 +372,7 @@ def verdict_on_run(
         evaluation,
         kernel,
         problem,
-        latency=evaluation.latency,
+        latency=latency,
         bound_us=bound_us,
         ctas_per_sm=main.occupancy.ctas_per_sm if (main := evaluation.main_pass) else None,
         report=report,
@@ -597,4 +603,5 @@ def _auto(
         {k: v for k, v in picked.config.items() if kernel.config.get(k) != v}
         if picked.variant.id == kernel.variant.id
         else {},
+        choice.is_final or known is None,
     )

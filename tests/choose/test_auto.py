@@ -176,6 +176,9 @@ def test_without_cached_times_the_row_of_the_table_is_chosen() -> None:
     # A time of another candidate alone does not change the choice.
     assert choose(SMALL, L4, history=replace(nothing, us={"v11": 1.0})).variant.id == "v12"
     assert choose(SMALL, L4, history=replace(nothing, taken_us={"v11": 1.0})).variant.id == "v11"
+    slower = Times({"L4": [taken("v08", 9.0)]})
+    beside = replace(nothing, us={"v11": 1.0}, taken_us={"v08": 9.0}, times=slower)
+    assert choose(SMALL, L4, history=beside).variant.id == "v12"  # v11 is predicted
     assert choose(replace(LARGE, seqlen=3000), L4, history=nothing).variant.id == "v11"
 
 

@@ -10,11 +10,16 @@ from typing import Any
 import pytest
 from words import raises, says
 
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.cli import main
 from engine.cuda_source import compile_kernel
 from engine.cuda_source.nvrtc import compiler_flag, toolchain
 from engine.cuda_source.toolkit import cuda_folders, more_headers
+from engine.devices import find_device
+from engine.devices.spec import at_clock
+from engine.history import History
+from engine.model.kernel import Kernel
 
 SCALE = """
 extern "C" __global__ void k(const float* x, float* y, int n) {
@@ -73,6 +78,22 @@ def test_a_time_says_its_clock_and_what_binds_it(
     assert trace["otherData"]["origin"] == "simulated"
     end = max(e["ts"] + e["dur"] for e in slices)
     assert end <= 1.05 * boost["latency"]["median_us"]
+
+
+@pytest.mark.slow
+def test_several_passes_have_value_and_interval_of_the_prediction(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The second pass reads a table whose contents are not known."""
+    told = printed(capfd, "v05", "-S", "16", "--gpu", "L4", "--clock", "1000")["latency"]
+    kernel = Kernel.of("v05", at_clock(find_device("L4"), 1_000))
+    made = History().estimate(kernel, Problem(1, 1, 16, 64)).latency
+    assert made is not None
+    assert told == {
+        **{name: getattr(made, name) for name in ("median_us", "low_us", "high_us")},
+        "origin": made.origin,
+        "method": made.method,
+    }
 
 
 @pytest.mark.exhaustive

@@ -25,6 +25,7 @@ from engine.attention.config import find_variant
 from engine.attention.evaluation import Evaluation, Latency, method_of
 from engine.attention.problem import Problem
 from engine.base import files
+from engine.base.errors import Status
 from engine.base.units import format_us
 from engine.cli import main
 from engine.devices import find_device
@@ -325,9 +326,75 @@ def test_time_of_answers_in_its_order() -> None:
     foreign = evaluation_of(replace(case, of_this_source=False), MEDIUM, 1.0)
     assert time_with(foreign) == time_with()
 
+    others = (
+        replace(near, source_sha256="ab" * 32),
+        replace(near, config=near.config | {"num_warps": 8}),
+        replace(recorded, latency=replace(measured.latency, kind="device_cold")),
+    )
+    for other in others:
+        assert time_with(other) == time_with()
+
     kernel = replace(kernel, device=at_clock(kernel.device, 1_000))
     assert time_with(measured, near) == time_with()  # taken at the clock that the GPU chose
     assert says(time_with().reason, "as_given", "1,000 MHz")
+
+
+@pytest.mark.slow  # reads machine code
+def test_the_verdict_on_a_run_has_the_time_that_pages_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from made_up_history import Times
+
+    from engine.history import History
+    from engine.history.history import predictions
+    from engine.history.known_time import times_of
+    from engine.pipeline.evaluate import evaluate
+    from engine.pipeline.request import EvaluationRequest
+    from engine.pipeline.verdict import verdict_on_run
+
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path))
+    case = CASES[2]
+    times = times_of([evaluation_of(case, MEDIUM, 61.0)], session="Mine: test data")
+    request = EvaluationRequest(case.variant, MEDIUM, gpu=case.gpu, execute=False)
+    history = History(Times({case.gpu: times}))
+    run = evaluate(request, history=history).evaluation
+    found = verdict_on_run(request, run, history).time
+    assert found is not None
+    assert (found.us, found.origin) == (61.0, "recorded")
+
+    evaluate(replace(request, clock_mhz=1_000, clock="given"), history=history)
+    (logged,) = predictions()  # none at a clock that no launch is measured at
+    assert logged.latency == run.latency
+
+
+@pytest.mark.parametrize("status", [Status.INCORRECT, Status.RACE, Status.CRASHED])
+def test_a_kernel_that_failed_has_no_known_time(status: Status) -> None:
+    from engine.history.known_time import times_of
+
+    made = evaluation_of(CASES[2], MEDIUM, 61.0)
+    assert times_of([made], session="")
+    assert times_of([replace(made, status=status)], session="") == ()
+
+
+def test_a_time_of_an_older_source_is_not_shown_on_tune() -> None:
+    from app.tune.run_state import view_of
+
+    made = evaluation_of(CASES[2], MEDIUM, 61.0)
+    measured = replace(made, latency=Latency("measured", 61.0, 60.0, 62.0, "here"))
+    variant = find_variant("v08")
+    selection: Any = SimpleNamespace(
+        problem=MEDIUM,
+        variant=variant,
+        config=variant.default_config(),
+        gpu_name="no such GPU",
+        request=lambda **_: None,
+    )
+    state: Any = SimpleNamespace(
+        preview=None, error="", compiled=None, evaluation=measured, evaluation_job="", digest=""
+    )
+    for is_stale, expected in ((False, measured.latency), (True, None)):
+        state.is_stale = is_stale
+        assert view_of(selection, state).latency == expected
 
 
 def test_kernels_of_another_source_have_names_of_their_own() -> None:

@@ -294,6 +294,10 @@ def test_another_config_chosen_by_auto_is_distinguished() -> None:
     found = verdict_of(None, V08, PROBLEM, latency=PREDICTED, choice=Choice(other, "Smaller."))
     assert found.auto is not None
     assert found.auto.differing == {"block_n": 32}
+    for is_final in (True, False):
+        choice = Choice(other, "Smaller.", is_final=is_final, time=_time(40.0))
+        found = verdict_of(None, V08, PROBLEM, latency=PREDICTED, choice=choice)
+        assert says(found.sentence, "fastest_so_far") is not is_final
 
 
 def test_a_kernel_that_does_not_support_the_problem_is_not_mentioned() -> None:

@@ -259,7 +259,8 @@ def _spills(history: History, kernel: Kernel, problem: Problem) -> bool:
 def _ranked(kernels: Sequence[Kernel], problem: Problem, history: History) -> list[_Candidate]:
     """Return the kernels, fastest first.
 
-    The first of `kernels`, the table's choice, stays first while it has no comparable time.
+    The first of `kernels`, the table's choice, stays first while it has no comparable time, unless
+    a measured or recorded time is the shortest known.
     """
     if history.work == "simulate":
         # Threads help, because compiling and simulating release the interpreter lock.
@@ -268,13 +269,14 @@ def _ranked(kernels: Sequence[Kernel], problem: Problem, history: History) -> li
     else:
         times = [_comparable(history, kernel, problem) for kernel in kernels]
     candidates = [_Candidate(k, time) for k, time in zip(kernels, times, strict=True)]
-    was_taken = any(c.time is not None and c.time.origin != "predicted" for c in candidates)
-    is_unknown = candidates[0].time is None and history.work != "simulate"
-    if (is_unknown and not was_taken) or all(c.time is None for c in candidates):
-        return candidates
-    return sorted(
+    ranked = sorted(
         candidates, key=lambda c: rank_of(c.time.us if c.time else None, c.kernel.variant.id)
     )
+    is_unknown = candidates[0].time is None and history.work != "simulate"
+    first = ranked[0].time
+    if first is None or (is_unknown and first.origin == "predicted"):
+        return candidates
+    return ranked
 
 
 def _comparable(history: History, kernel: Kernel, problem: Problem) -> Time | None:

@@ -169,22 +169,22 @@ def _nan_hint(region: Region, tiles: Tiles) -> str:
         )
     if region.all_rows and tiles.page_rows:
         return (
-            "a page of K or V is read that no key fills, or rows of a page behind the last key, "
-            "which hold NaN: look at the index into block_table, at the row within the page, and "
-            "at the number of keys that a load is told" + _of_scratch(tiles)
+            "an unused page of K or V is read, or rows of a page behind the last key, which are "
+            "NaN: look at the index into block_table, the row within the page, and the number of "
+            "keys that a load uses" + _of_scratch(tiles)
         )
     if region.all_rows:
         return (
             "something is read before it is written (shared memory starts as NaN), the row sum is "
             "0 because no key is visited or a running maximum is never kept, or a rescale "
-            "overflows, as exp(m_new − m_old) does in the place of exp(m_old − m_new)"
+            "overflows, as exp(m_new − m_old) instead of exp(m_old − m_new) does"
             + _of_scratch(tiles)
         )
     if problem.window or problem.seqlens is not None:
         return "a row without a visible key divides 0 by 0" + _of_scratch(tiles)
     return (
-        "something is read before it is written, as shared memory starts as NaN, or a row behind "
-        "the last of Q, K or V is, which holds NaN" + _of_scratch(tiles)
+        "something is read before it is written (shared memory starts as NaN), or a row behind "
+        "the end of Q, K or V is read, which is NaN" + _of_scratch(tiles)
     )
 
 

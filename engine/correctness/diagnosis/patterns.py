@@ -90,7 +90,7 @@ def _bug(rows: IntArray, offsets: IntArray, first: int) -> SuspectedBug:
         where = f"; of every {_LANES} rows it is {span('row', lanes, -1)}"
     return SuspectedBug(
         FindingCode.CAUSAL_MASK,
-        f"a causal mask that ends at another key than the row's own: {named}"
+        f"a causal mask that ends at a wrong key: {named}"
         + (", …" if len(rows) > _MAX_NAMED else "")
         + where,
         "look at the query row, and the key of each register, that the mask compares",
@@ -307,8 +307,8 @@ def _heads(region: Region) -> Sequence[Pattern]:
         return (
             Pattern(
                 FindingCode.HEAD_STRIDE,
-                "Every head is wrong but the first of the first batch, whose offset is 0 whatever "
-                "the stride: look at the stride between heads.",
+                "Every head is wrong except the first of the first batch, whose offset is 0 for "
+                "any stride: look at the stride between heads.",
             ),
         )
     groups = region.kv_head_words()

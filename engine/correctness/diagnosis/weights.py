@@ -83,20 +83,20 @@ def _bug(
     what, look_at = cut.what, cut.look_at
     if len(groups) > 1:
         columns = span("column", groups[0], -1)
-        what += f", another for each group of columns ({columns}, and so on)"
-        look_at += "; the threads that own the columns do not agree on it"
+        what += f", a different one for each group of columns ({columns}, and so on)"
+        look_at += "; it differs between the threads that own the columns"
     if cut.pattern == FindingCode.ROW_FACTOR and max(abs(low), abs(high)) < _MIN_TILE_WEIGHT:
-        what = "rows of zeros, in which nothing was stored"
+        what = "rows of zeros, to which nothing was stored"
         look_at = (
-            "look at the rows that are stored: how many there are, and which thread takes which"
+            "look at the rows that are stored: how many there are, and which thread stores which"
         )
     elif cut.pattern == FindingCode.ROW_FACTOR:
         what += f" ({low:.3g} to {high:.3g})"
         limit = _ROUNDED * NOISE[case.problem.dtype]
         if 1 - limit < low < 1 < high < 1 + limit:
             look_at = (
-                "look for lost precision in the row sum l: factors on both sides of 1 and so near "
-                "to it come from a sum in 16 bits"
+                "look for lost precision in the row sum l: factors slightly above and below 1 come "
+                "from a sum in 16 bits"
             )
     return SuspectedBug(cut.pattern, what, look_at, lambda _: None)
 
@@ -124,8 +124,8 @@ def _left_out(cases: Sequence[Case], rows: Sequence[IntArray], cut: _Cut) -> Sus
         FindingCode.KEY_TILE,
         f"leaving out {keys[0]}"
         if len(set(keys)) == 1
-        else f"leaving out key tiles, others in each query tile: {which}",
-        "look at where the key tiles that a CTA takes of a query tile begin and end",
+        else f"leaving out key tiles, different ones in each query tile: {which}",
+        "look at the first and last key tile that a CTA processes for a query tile",
         lambda _: None,
     )
 
@@ -168,14 +168,14 @@ def _cuts(case: Case) -> Iterator[_Cut]:
         yield _Cut(
             FindingCode.FUSION_RESCALE,
             f"{tiles.chunk_name}s that are each right and combined with wrong weights",
-            "look at the weights exp(m_i − m) of the fusion, and at the m_i and l_i handed over",
+            "look at the weights exp(m_i − m) of the fusion, and at the m_i and l_i that it reads",
             keys // tiles.chunk_rows,
         )
     if num_tiles > 1:
         yield _Cut(
             FindingCode.ONLINE_RESCALE,
             "key tiles that are each right and combined with wrong weights",
-            "look at the rescale of O and l by exp(m_old − m_new), and at the row that it is for",
+            "look at the rescale of O and l by exp(m_old − m_new), and at its row",
             tile_of_key,
         )
     in_tile = keys % tiles.block_n
@@ -184,10 +184,10 @@ def _cuts(case: Case) -> Iterator[_Cut]:
         first = span("key", np.flatnonzero(half == 0)[:4], -1)
         yield _Cut(
             FindingCode.LANE_MAXIMUM,
-            f"keys with wrong weights against others of their tile, by bit {bit} of their index "
-            f"({first}, … against the rest)",
-            "look at the row maximum and its reduction over the lanes: those that take these keys "
-            "do not share one",
+            f"keys with wrong weights relative to others of their tile, by bit {bit} of their "
+            f"index ({first}, … and the rest)",
+            "look at the row maximum and its reduction over the lanes, which differs between the "
+            "lanes with these keys and the others",
             half if num_tiles == 1 else 2 * tile_of_key + half,
         )
 
@@ -291,18 +291,18 @@ def far_scores_clause(inputs: Inputs, compared: ComparedOutput, wrong: BoolArray
         return ""
     if low[bad].all():
         return (
-            f"these rows alone have all their scores below {-_FAR:g} ({top[bad].max():.3g} at "
+            f"only these rows have all their scores below {-_FAR:g} ({top[bad].max():.3g} at "
             "most), where exp is 0 unless the row's own maximum is subtracted: look at whether the "
             "maximum begins at −inf (not at 0) and is that of the row"
         )
     if (top[bad] > _FAR).all():
         return (
-            f"these rows alone have scores above {_FAR:g} (up to {top[bad].max():.3g}), where exp "
+            f"only these rows have scores above {_FAR:g} (up to {top[bad].max():.3g}), where exp "
             "overflows unless the row's maximum is subtracted: look at where it is"
         )
     return (
-        "these rows alone have scores far from 0, where a wrong maximum shows: look at whether "
-        "the maximum that is subtracted is over all keys of the row, and of no other row"
+        "only these rows have scores far from 0, where a wrong maximum has an effect: look at "
+        "whether the subtracted maximum is over all keys of the row and of no other row"
     )
 
 

@@ -139,5 +139,5 @@ def _fit(bug: SuspectedBug, cases: Sequence[Case]) -> Match:
 
 
 def _rounding(case: Case, comparable: BoolArray) -> Float64Array:
-    """Return the approximate rounding error of each element in the output's dtype."""
+    """Return the approximate rounding error of each comparable element in the output's dtype."""
     return NOISE[case.problem.dtype] * np.abs(case.out[comparable])

@@ -104,7 +104,7 @@ Waste: TypeAlias = Literal["scattered", "pieces", "shared"]
 _MIN_SECTOR_FACTOR = 1.5  # sectors touched over the ideal
 _SURELY_SCATTERED = 4.0  # from this factor on it is waste even if others use the rest from L1
 _MIN_SECTOR_SHARE = 0.02  # of all sectors
-_MIN_SHARED = 0.1  # the same of those that others fill: less is a kernel's beginning or its end
+_MIN_SHARED = 0.1  # of all sectors, for kind `shared`: less is the begin or end of a kernel
 _SECTOR_BYTES = 32
 _WIDEST_BYTES = 16  # that one thread moves by one instruction
 

@@ -81,7 +81,7 @@ FloatArray = NDArray[np.float64]
 Shorter: TypeAlias = tuple[float, CtaTrace]  # a CTA's length and trace
 _ROUNDS = 3  # waves of CTAs on an SM that are simulated at every count; further waves repeat
 _MIN_SETTLED, _MAX_SETTLED = 2, 32  # waves after those that give the time of a further wave
-_MAX_EXACT = 4  # up to so many resident CTAs, every count is simulated
+_MAX_EXACT = 4  # for at most this many resident CTAs, every count is simulated
 # Bound on the warp instructions of all lengths together. Lengths beyond it are simulated for one
 # wave only; further waves scale as at the length before, except for the starts of CTAs.
 _MAX_SIMULATED = 5_000_000
@@ -89,7 +89,7 @@ _MIN_SETTLING = 1_500_000  # part of it for the further waves, if these are shor
 _MAX_MIXED = 400_000  # warp instructions of the queue with CTAs of several lengths
 _MIN_MIXED, _MAX_MIXED_ROUNDS = 3, 8  # waves of CTAs in it
 _MAX_NEAR_ROUNDS = 16  # waves if CTAs differ little, because they converge slowly
-_STEPS = 6  # of the iteration
+_STEPS = 6  # iterations
 _GOLDEN = 0.6180339887
 
 
