@@ -15,7 +15,6 @@ from app.batch.charts import batch_ticks
 from app.batch.frames import marks
 from engine.attention.config import find_variant
 from engine.cuda_source.sources import read_sources
-from engine.history import ctas
 from engine.model.measured_points import parse_measurements
 from engine.sessions.store import default_store
 
@@ -29,11 +28,11 @@ SERIES = """batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms
 
 
 @pytest.fixture
-def by_equations(monkeypatch, tmp_path):
+def by_equations(monkeypatch):
     """Hide simulated CTA times of other tests in this process: a page shows a kernel differently
     once it is simulated."""
-    ctas._kept.clear()
-    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("engine.history.ctas._kept", {})
+    monkeypatch.setattr("engine.history.ctas.read_entry", lambda _: None)
 
 
 def ready(at) -> bool:
