@@ -14,8 +14,8 @@ from app.shared import tables
 from app.shared.widgets import empty, plain_markdown, show_log
 from engine.attention.coverage import LEGEND, LineCoverage, format_ranges, marked_source
 from engine.base.errors import AttuneError
+from engine.correctness.findings import Place, places_in
 from engine.kernel_figures.changes import fork_diff
-from engine.pipeline.verdict import Place, places_in
 from engine.sessions.tables import passes_table
 
 TITLE = "Source and resources"

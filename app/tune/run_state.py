@@ -23,7 +23,7 @@ from app.shared.runs import (
 from app.shared.selection import Selection
 from app.tune.source_watch import source_digest
 from engine.attention.evaluation import Evaluation
-from engine.base.errors import AttuneError, CompileError, Status
+from engine.base.errors import WITHOUT_TIME, AttuneError, CompileError, Status
 from engine.cuda_source.sources import read_source
 from engine.history.known_time import preferred, taken_of
 from engine.jobs.manager import JobStatus, manager
@@ -33,6 +33,8 @@ from engine.model.kernel import variant_sources
 from engine.pipeline.request import EvaluationRequest, Preview, evaluation_of_preview, preview
 from engine.pipeline.simulated_launches import machine_code_of
 from kernels.variant import Variant
+
+_OF_A_WRONG_KERNEL = "The kernel's result is wrong: no time is shown for it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,12 @@ class RunState:
     def is_running(self) -> bool:
         """Return True if a run is queued or under way."""
         return self.job is not None and not self.job.is_over
+
+    @property
+    def is_wrong(self) -> bool:
+        """True if the newest run of this source found an error."""
+        found = self.evaluation
+        return found is not None and not self.is_stale and found.status in WITHOUT_TIME
 
     @property
     def is_previewed(self) -> bool:
@@ -152,6 +160,8 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
         measured = None  # a time of an older source is not one of this kernel
     known = known_times.at(selection.problem, selection.gpu_name)
     mine = taken_of(known, selection.variant, selection.config)
+    if state.is_wrong:
+        measured = mine = predicted = bound_us = None
     compiled = state.compiled or evaluation
     maps = error_maps_of(state.evaluation_job)
     passes = seen.passes if seen else ()
@@ -163,7 +173,7 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
         device=seen.device if seen else None,
         passes=passes or (evaluation.passes if evaluation else ()),
         latency=measured or preferred(mine, predicted),
-        latency_reason=_latency_reason(seen, state),
+        latency_reason=_OF_A_WRONG_KERNEL if state.is_wrong else _latency_reason(seen, state),
         bound_us=bound_us,
         predicted=predicted,
         terms=seen.estimate.terms if seen and seen.estimate and predicted else None,

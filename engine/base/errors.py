@@ -32,6 +32,7 @@ class Status(StrEnum):
 
 # Statuses of an execution with a detected error.
 FAULTS = frozenset({Status.LAUNCH_ERROR, Status.RACE, Status.OUT_OF_BOUNDS, Status.CRASHED})
+WITHOUT_TIME = FAULTS | {Status.INCORRECT}  # nothing is said about the speed of a wrong kernel
 
 
 class AttuneError(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
@@ -13,6 +13,26 @@ import numpy as np
 
 from engine.attention.problem import Problem
 from engine.correctness.reference import BoolArray, Coverage, IntArray
+
+_PLACE = re.compile(r"(?<![\w/])([\w.-]+\.cuh?)[:(](\d{1,7})")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a source."""
+
+    file: str
+    line: int
+
+
+def place_in(text: str) -> Place | None:
+    """Return the first `file.cu:line` in a text."""
+    return next(places_in(text), None)
+
+
+def places_in(text: str) -> Iterator[Place]:
+    """Return every `file.cu:line` in a text."""
+    return (Place(found[1], int(found[2])) for found in _PLACE.finditer(text))
 
 
 class FindingCode(StrEnum):

@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 from engine.attention.config import find_variant
 from engine.attention.evaluation import Evaluation, Latency, baseline_label
 from engine.attention.problem import Problem
-from engine.base.errors import FAULTS, AttuneError, CompileError, Status
+from engine.base.errors import WITHOUT_TIME, AttuneError, CompileError, Status
 from engine.model.kernel import variant_sources
 from engine.model.measured_points import Measurement
 from kernels.variant import Config, Variant
@@ -121,7 +121,7 @@ def times_of(
     """
     known = []
     for e in evaluations:
-        if e.status in FAULTS or e.status is Status.INCORRECT:
+        if e.status in WITHOUT_TIME:
             continue
         timed = [(e.variant, False, x) for x in (e.latency, *e.other_latencies)]
         for baseline in e.baselines:

@@ -6,7 +6,7 @@ Nothing is compiled, executed or simulated here; the verdict summarizes results.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -17,7 +17,7 @@ from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, Status
 from engine.base.units import format_us
 from engine.choose.auto import Choice, choose
-from engine.correctness.findings import FindingCode
+from engine.correctness.findings import FindingCode, Place, place_in, places_in
 from engine.history import History
 from engine.history.known_time import preferred
 from engine.machine_code.advice import NEXT_WORDS
@@ -77,15 +77,6 @@ _RUNGS: Mapping[str, tuple[str, str]] = {
     "few_ctas": ("v02", "v05"),
 }
 _FAULT = re.compile(r"[\w.-]+\.cuh?:\d+: (?P<kind>[\w ]+) in kernel ")
-_PLACE = re.compile(r"(?<![\w/])([\w.-]+\.cuh?)[:(](\d{1,7})")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A line of a source."""
-
-    file: str
-    line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,16 +402,6 @@ def _fault(reason: str) -> str:
     """Return the kind of fault in a reason that names its source line; empty for other reasons."""
     found = _FAULT.match(reason)
     return found["kind"] if found is not None else ""
-
-
-def place_in(text: str) -> Place | None:
-    """Return the first `file.cu:line` in a text."""
-    return next(places_in(text), None)
-
-
-def places_in(text: str) -> Iterator[Place]:
-    """Return every `file.cu:line` in a text."""
-    return (Place(found[1], int(found[2])) for found in _PLACE.finditer(text))
 
 
 def _percent(share: float) -> str:

@@ -103,6 +103,7 @@ def test_a_wrong_kernel_says_where(open_app, jobs):
     at = run(open_app(tab="Correctness"))
     assert not at.exception
     assert metric(at, "Correctness") == "Incorrect"
+    assert metric(at, "Latency") == "–"  # the prediction of a wrong kernel says nothing
     assert WRONG.findings[0].sentence in texts(at)
     assert "batch 0, head 2, row 64, column 0" in texts(at)
     assert "over" in at.dataframe[0].value["note"][1]

@@ -61,12 +61,14 @@ def _kernels(app: Driver) -> None:
 def _batch(app: Driver) -> None:
     app.see_metric("Recommended", "B = ")
     app.select("points", "L4 study")
+    app.see("are of another kernel")  # the page is drawn again with the points
     app.see("one head of one batch element")
 
 
 def _sweep(app: Driver) -> None:
     app.press("sweep_start")
     expect(app.page.get_by_text("Finished after").first).to_be_visible(timeout=4 * WAIT_MS)
+    expect(app.key("sweep_cancel")).to_have_count(0, timeout=WAIT_MS)  # drawn again at the end
     app.tab("Winners")
     app.see("Click a cell to open its winner")
 

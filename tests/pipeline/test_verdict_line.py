@@ -16,7 +16,7 @@ from engine.attention.evaluation import CALIBRATED, Execution, Finding, Latency
 from engine.attention.problem import Problem
 from engine.base.errors import Status
 from engine.choose.auto import Choice
-from engine.correctness.findings import FindingCode
+from engine.correctness.findings import FindingCode, Place
 from engine.cuda_on_host.error_kinds import ErrorKind
 from engine.devices import find_device
 from engine.machine_code.advice import NEXT_WORDS
@@ -24,7 +24,7 @@ from engine.machine_code.advice.gain import AdviceKind
 from engine.machine_code.launch_report import Hint, PassReport, Share
 from engine.machine_code.timing.constants import StallReason
 from engine.model.kernel import Kernel
-from engine.pipeline.verdict import REMEDIES, Limit, Place, next_step, verdict_of
+from engine.pipeline.verdict import REMEDIES, Limit, next_step, verdict_of
 from kernels.description import read_own
 
 PROBLEM = Problem(2, 8, 1024, 64)
