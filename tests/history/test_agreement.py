@@ -377,7 +377,7 @@ def test_a_kernel_that_failed_has_no_known_time(status: Status) -> None:
 
 
 def test_a_time_of_an_older_source_is_not_shown_on_tune() -> None:
-    from app.tune.run_state import view_of
+    from app.tune.run_state import RunState, view_of
 
     made = evaluation_of(CASES[2], MEDIUM, 61.0)
     measured = replace(made, latency=Latency("measured", 61.0, 60.0, 62.0, "here"))
@@ -389,11 +389,20 @@ def test_a_time_of_an_older_source_is_not_shown_on_tune() -> None:
         gpu_name="no such GPU",
         request=lambda **_: None,
     )
-    state: Any = SimpleNamespace(
-        preview=None, error="", compiled=None, evaluation=measured, evaluation_job="", digest=""
-    )
     for is_stale, expected in ((False, measured.latency), (True, None)):
-        state.is_stale = is_stale
+        state = RunState(
+            preview=None,
+            error="",
+            compiling=None,
+            simulating=None,
+            compiled=None,
+            job=None,
+            evaluation=measured,
+            evaluation_job="",
+            part=None,
+            digest="",
+            is_stale=is_stale,
+        )
         assert view_of(selection, state).latency == expected
 
 
