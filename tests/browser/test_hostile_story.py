@@ -41,5 +41,6 @@ def test_a_foreign_name_gets_no_page_and_no_other_site_frames_one(server: Server
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(foreign, timeout=10)
         assert refused.value.code == 421
+        refused.value.close()  # its socket
         with urllib.request.urlopen(server.url + path, timeout=10) as answer:
             assert answer.headers["Content-Security-Policy"] == "frame-ancestors 'self'"
