@@ -207,12 +207,12 @@ def engine_layers() -> dict[str, int]:
     return layers
 
 
-MOST_LAYERS = 9
+MAX_LAYERS = 9
 
 
 def test_few_import_layers() -> None:
     layers = engine_layers()
-    assert max(layers.values()) <= MOST_LAYERS, layers
+    assert max(layers.values()) <= MAX_LAYERS, layers
 
 
 # Libraries without imports of attention, and the packages each may import. From `kernels` they use

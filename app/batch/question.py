@@ -23,7 +23,7 @@ from engine.jobs.manager import JobStatus
 from engine.model.kernel import Kernel
 
 _CALIBRATIONS = "calibrations"  # in the tab's state
-_MOST_CALIBRATIONS = 16
+_MAX_CALIBRATIONS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _calibrated(request: BatchRequest, history: History) -> Calibrated:
     if not request.measured or not request.calibrate:
         return calibrate_for(request, history)  # the history caches this fit
     known: Newest[Any, Calibrated] = st.session_state.setdefault(
-        _CALIBRATIONS, Newest(_MOST_CALIBRATIONS)
+        _CALIBRATIONS, Newest(_MAX_CALIBRATIONS)
     )
     config = tuple(sorted(request.config.items()))
     key = (

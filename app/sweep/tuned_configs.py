@@ -14,7 +14,7 @@ from engine.attention.config import TunedConfig, load_tuned, tuned_path
 from engine.base.errors import StoreError
 from engine.search.autotune import keep_configs
 
-_MOST_SHOWN = 12
+_MAX_SHOWN = 12
 _NOTICES = "sweep.tuned_configs"
 
 
@@ -41,11 +41,11 @@ def draw(best: Sequence[TunedConfig]) -> None:
                 disabled=not changes,
             )
         st.caption(f"{TERMS['tuned']} Stored in `{tuned_path()}`.")
-    for number, entry in enumerate(best[:_MOST_SHOWN]):
+    for number, entry in enumerate(best[:_MAX_SHOWN]):
         _line(number, entry, kept.get(_key(entry)))
-    if len(best) > _MOST_SHOWN:
+    if len(best) > _MAX_SHOWN:
         st.caption(
-            f"{len(best) - _MOST_SHOWN:,} more; the button above keeps them too. Select a problem "
+            f"{len(best) - _MAX_SHOWN:,} more; the button above keeps them too. Select a problem "
             "or variants above to see them."
         )
 

@@ -31,9 +31,9 @@ from engine.versions.figures import variant_of
 Answer: TypeAlias = dict[str, Any]
 Tool: TypeAlias = Callable[..., Coroutine[Any, Any, Answer]]
 
-MOST_SECONDS = 600.0
-_MOST_ITEMS = 12  # of a list in a response
-_MOST_TEXT = 600  # characters of a text in a response
+MAX_SECONDS = 600.0
+_MAX_ITEMS = 12  # of a list in a response
+_MAX_TEXT = 600  # characters of a text in a response
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.~^@/-]*")
 _INSTRUCTIONS = (
     "Attune checks and analyses CUDA attention kernels without a GPU. A kernel is the name of a "
@@ -171,7 +171,7 @@ class Tools:
             )
         kept = ["--keep"] if keep else []
         journal = self._data / f"sweep-{os.urandom(6).hex()}.jsonl"
-        budget = min(max(seconds, 1.0), MOST_SECONDS)
+        budget = min(max(seconds, 1.0), MAX_SECONDS)
         answer: Answer = await self._json(
             "sweep", self._kernel(kernel), *_problem(problem, sweep=True), f"--gpu={gpu}",
             "--no-execute", "--strategy=simulated", f"--budget-seconds={budget}",
@@ -249,7 +249,7 @@ class Tools:
         self, *arguments: str, seconds: float | None = None, may_fail: bool = False
     ) -> Any:
         """Run a command and return its shortened JSON. Raises Refused with its error sentence."""
-        limit = min(seconds or self._rights.seconds, MOST_SECONDS + 60.0)
+        limit = min(seconds or self._rights.seconds, MAX_SECONDS + 60.0)
         code, out, err = await _run(arguments, self._rights.root, self._environment(), limit)
         if out and (code == 0 or may_fail):
             with contextlib.suppress(ValueError):
@@ -315,10 +315,10 @@ def shortened(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: shortened(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        short = [shortened(each) for each in value[:_MOST_ITEMS]]
-        return short + [f"… {len(value) - _MOST_ITEMS} more"] * (len(value) > _MOST_ITEMS)
-    if isinstance(value, str) and len(value) > _MOST_TEXT:
-        return f"{value[:_MOST_TEXT]}…"
+        short = [shortened(each) for each in value[:_MAX_ITEMS]]
+        return short + [f"… {len(value) - _MAX_ITEMS} more"] * (len(value) > _MAX_ITEMS)
+    if isinstance(value, str) and len(value) > _MAX_TEXT:
+        return f"{value[:_MAX_TEXT]}…"
     return round(value, 4) if isinstance(value, float) else value
 
 

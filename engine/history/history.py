@@ -125,8 +125,8 @@ def predictions() -> list[Prediction]:
 # simulating.
 Work: TypeAlias = Literal["look up", "compile", "simulate"]
 
-_MOST_FITS = 64
-_MOST_POINTS = 256  # maximum points of a calibration, from the newest sessions
+_MAX_FITS = 64
+_MAX_POINTS = 256  # maximum points of a calibration, from the newest sessions
 NOT_COMPILED = "Its kernel is not compiled yet."
 
 
@@ -194,7 +194,7 @@ class _Fits:
 
     def keep(self, key: tuple[object, ...], fitted: Calibration | None) -> Calibration | None:
         with self.lock:
-            while len(self.kept) >= _MOST_FITS:
+            while len(self.kept) >= _MAX_FITS:
                 self.kept.pop(next(iter(self.kept)), None)
             self.kept[key] = fitted
         return fitted
@@ -438,7 +438,7 @@ class History:
             and t.problem.dtype == problem.dtype
             and source_match(t, kernel.variant) == "this source"
         ]
-        points = points_of(mine)[:_MOST_POINTS]
+        points = points_of(mine)[:_MAX_POINTS]
         has = {q: self._has_resources(kernel, q) for q in dict.fromkeys(p.problem for p in points)}
         return tuple(p for p in points if has[p.problem])
 

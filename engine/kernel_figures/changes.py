@@ -40,7 +40,7 @@ _PIPES = {
     "sync": "barriers and waits",
 }
 _CONTEXT = 3  # lines around a change
-_LEAST_CHANGE = 0.005
+_MIN_CHANGE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def counts_diff(before: Rung, after: Rung) -> Table:
         if old is None or new is None or max(old, new) == 0:
             continue
         ratio = new / old if old else None
-        if ratio is not None and abs(ratio - 1) < _LEAST_CHANGE:
+        if ratio is not None and abs(ratio - 1) < _MIN_CHANGE:
             continue
         rows.append(
             {

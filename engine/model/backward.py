@@ -117,7 +117,7 @@ def estimate_backward(
 
 # Rounds of resident CTAs on the busiest SM beyond which time grows with the batch and is not
 # simulated.
-_MOST_ROUNDS = 8
+_MAX_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def backward_times(
         InvalidProblem: no time can be predicted.
         UnknownName, CompileError, ToolMissing: as `Known.estimate`.
     """
-    rows = _simulated(batches, int(np.sum(load <= _MOST_ROUNDS * resident)))
+    rows = _simulated(batches, int(np.sum(load <= _MAX_ROUNDS * resident)))
     found = [known.estimate(kernel, replace(problem, batch=int(batches[i]))) for i in rows]
     by_machine_code = all(e.by_machine_code for e in found)
     if not by_machine_code:  # a curve must not mix two methods

@@ -53,7 +53,7 @@ _EXP_PER_CYCLE = 16  # MUFU results per SM and cycle, all of sm_75 to sm_121
 _L2_BYTES_PER_CYCLE = 64
 _L2_PORT_EFFICIENCY = 0.8
 # A dependent pass starts about 2 µs after the previous one has drained, or sooner with a low floor.
-_MOST_GAP_US = 2.0
+_MAX_GAP_US = 2.0
 # A CTA of a fusion pass: two dependent trips to L2 and back.
 _FUSE_CTA_US = 1.5
 
@@ -358,7 +358,7 @@ def evaluate(
         for i in range(1, num_passes):
             fuse_rounds = -(-launches.ctas[i] // (m.num_sms * resident[i]))
             fuse_us = fuse_us + np.maximum(fuse_bytes / fuse_rate, fuse_rounds * _FUSE_CTA_US)
-    gap_us = np.minimum(parameters.floor_us, _MOST_GAP_US)
+    gap_us = np.minimum(parameters.floor_us, _MAX_GAP_US)
     floor_us = np.zeros_like(compute_us) + (parameters.floor_us + (num_passes - 1) * gap_us)
 
     slowest = np.maximum(np.maximum(compute_us, l2_us), dram_us)

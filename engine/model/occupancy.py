@@ -88,7 +88,7 @@ def no_clusters(compute_capability: tuple[int, int]) -> InvalidProblem:
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 WARP_SIZE = 32
-_MOST_CTAS = (2**31 - 1) * 65_535**2  # a grid's three sizes
+_MAX_CTAS = (2**31 - 1) * 65_535**2  # a grid's three sizes
 
 # Of equally limiting resources, one that the kernel cannot change is named first.
 RESOURCES: tuple[Limiter, ...] = ("warps", "ctas", "registers", "shared memory")
@@ -220,8 +220,8 @@ def occupancy(
     check_launch(limits, threads, registers, smem_bytes)
     if isinstance(ctas, bool) or not isinstance(ctas, int | np.integer) or ctas < 1:
         raise InvalidProblem(f"A launch has at least one CTA, not {ctas!r}.", code="launch_empty")
-    if ctas > _MOST_CTAS:
-        raise InvalidProblem(f"A launch has at most {_MOST_CTAS:,} CTAs, not {ctas:,}.")
+    if ctas > _MAX_CTAS:
+        raise InvalidProblem(f"A launch has at most {_MAX_CTAS:,} CTAs, not {ctas:,}.")
     if not 1 <= cluster_size <= MAX_CLUSTER:
         raise InvalidProblem(
             f"A cluster has 1 to {MAX_CLUSTER} CTAs, not {cluster_size:,}.",

@@ -38,11 +38,11 @@ from engine.sessions.store import SnapshotInfo, Store, default_store
 _SUMMARY_DEVICES = 8
 _SUMMARY_VARIANTS = 64
 _SUMMARY_PROBLEMS = 200
-_LEAST_S = 1.0  # between two listings of the folders
+_MIN_INTERVAL_S = 1.0  # between two listings of the folders
 _SHARE = 0.05  # maximum share of time for listing
 _LAYOUT = f"schema {SCHEMA_VERSION}, times 1"
 _TAKEN = (b'"measured"', b'"recorded"')  # origins of stored times
-_MOST_KEPT_BYTES = 256 << 20
+_MAX_KEPT_BYTES = 256 << 20
 
 
 def open_history(most_s: float | None = None) -> History:
@@ -194,7 +194,7 @@ class KnownTimes:
             for path in paths:
                 self._refresh_session(path)
             took = time.monotonic() - begin
-            self._next_look = begin + max(_LEAST_S, took / _SHARE)
+            self._next_look = begin + max(_MIN_INTERVAL_S, took / _SHARE)
             self._left_s = dict.fromkeys(self._left_s, self._most_s or 0.0)
 
     def all(self) -> tuple[KnownTime, ...]:
@@ -342,7 +342,7 @@ class _OfSession:
 
     def _open_kept(self) -> None:
         try:
-            kept = _unpacked(_KeptSession, files.read(self._kept, _MOST_KEPT_BYTES).decode())
+            kept = _unpacked(_KeptSession, files.read(self._kept, _MAX_KEPT_BYTES).decode())
             size = self._path.stat().st_size
         except (OSError, AttuneError, ValueError):
             return

@@ -462,7 +462,7 @@ def test_a_damaged_file_of_tuned_configs_is_one_sentence(swept):
 
 
 def test_the_csv_of_a_large_table_is_made_first(swept, monkeypatch):
-    monkeypatch.setattr("app.sweep.results.MOST_LINES", 3)
+    monkeypatch.setattr("app.sweep.results.MAX_LINES", 3)
     at = swept(sweep_tab="Table")
     assert not at.get("download_button")
     at.button(key="sweep_csv_make").click().run()

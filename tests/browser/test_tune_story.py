@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 pytestmark = pytest.mark.browser
 
 CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
-LEAST_CONTRAST = 4.5
+MIN_CONTRAST = 4.5
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_dark_mode_follows_the_system(new_tab):
         for tab in ("Source and resources", "Correctness"):
             app.tab(tab)
             app.see({"Correctness": "Not run yet"}.get(tab, "Open in editor"))
-            read = app.page.evaluate(f"({CONTRAST})({LEAST_CONTRAST})")
+            read = app.page.evaluate(f"({CONTRAST})({MIN_CONTRAST})")
             assert read["found"] == []
             assert read["texts"] > 50
 

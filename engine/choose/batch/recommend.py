@@ -60,7 +60,7 @@ _OF_ANOTHER = (
     "The points fit the simulated times of {variant} worse than those of an assumed kernel: if "
     "they belong to another kernel, name it with --measured-kernel."
 )
-MOST_BATCHES = 65_536  # maximum rows of one curve
+MAX_BATCHES = 65_536  # maximum rows of one curve
 
 
 def calibrate_for(request: BatchRequest, known: Known) -> Calibrated:
@@ -156,7 +156,7 @@ def recommend_batch(
         )
 
     axis_notes: list[str] = []
-    asked = max(request.max_batch, min(request.batch_now, MOST_BATCHES))
+    asked = max(request.max_batch, min(request.batch_now, MAX_BATCHES))
     if asked > request.max_batch:
         axis_notes.append(
             f"Batches go up to {asked:,}, the present batch, instead of {request.max_batch:,}."
@@ -189,7 +189,7 @@ def recommend_batch(
     batch_now = min(request.batch_now, fitting)
     impossible = ""
     if batch_now < request.batch_now:
-        why = limit or f"a curve has at most {MOST_BATCHES:,} batches."
+        why = limit or f"a curve has at most {MAX_BATCHES:,} batches."
         impossible = (
             f"B={request.batch_now:,} cannot be run now: {why} The figures given for it are "
             f"those of B={batch_now:,}, the largest."
@@ -289,9 +289,9 @@ def _check(request: BatchRequest, kernel: Kernel, problem: Problem) -> None:
             raise InvalidProblem(
                 f"{name} must be a whole number of at least 1, not {value!r}.", code="count_form"
             )
-    if request.max_batch > MOST_BATCHES:
+    if request.max_batch > MAX_BATCHES:
         raise InvalidProblem(
-            f"max_batch must be at most {MOST_BATCHES:,}, not {request.max_batch:,}.",
+            f"max_batch must be at most {MAX_BATCHES:,}, not {request.max_batch:,}.",
             code="max_batch",
         )
     machine(kernel.device, kernel.variant, problem.dtype)  # raises if figures are missing
