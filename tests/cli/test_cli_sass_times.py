@@ -54,7 +54,7 @@ def printed(capfd: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_time_says_its_clock_and_what_binds_it(
+def test_a_time_names_its_clock_and_its_limit(
     source: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "trace.json"

@@ -99,8 +99,8 @@ def test_advice_matches_the_occupancy_calculator(threads: int) -> None:
         if says(now.reason, "limited_by_smem"):
             assert smaller, now.reason
         if "alike" in now.reason:
-            assert len(now.binding) > 1, now.reason
-            assert all(name.split()[-1] in now.reason for name in now.binding if name != "ctas")
+            assert len(now.limiters) > 1, now.reason
+            assert all(name.split()[-1] in now.reason for name in now.limiters if name != "ctas")
             assert not fewer, now.reason
             assert not smaller, now.reason
 

@@ -76,7 +76,7 @@ def test_keys_that_are_read_again_take_their_time() -> None:
     read = DEVICE.read_efficiency * 300e3  # O, which is written, is 4 MB of it
     assert often.latency.median_us == pytest.approx(4.29e9 / read, rel=0.01)
     assert often.terms is not None
-    assert often.terms.binding() == "DRAM"
+    assert often.terms.limited_by() == "DRAM"
 
 
 def test_a_calibration_lies_on_top_of_the_simulated_time() -> None:

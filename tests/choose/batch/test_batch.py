@@ -27,7 +27,7 @@ L4 = find_device("L4")
 ONE_TILE = Problem(1, 1, 64, 64)  # one CTA per batch element
 
 
-def curve(total_us: np.ndarray, ctas_per_sm: int = 1, binds: str = "CTAs per SM") -> pd.DataFrame:
+def curve(total_us: np.ndarray, ctas_per_sm: int = 1, limit: str = "CTAs per SM") -> pd.DataFrame:
     """Return a curve with the given times, of one CTA per batch element on 58 SMs."""
     batch = np.arange(1, len(total_us) + 1)
     waves = batch / (58 * ctas_per_sm)
@@ -45,7 +45,7 @@ def curve(total_us: np.ndarray, ctas_per_sm: int = 1, binds: str = "CTAs per SM"
             "predicted_us": total_us,
             "low_us": 0.8 * total_us,
             "high_us": 1.3 * total_us,
-            "binds": binds,
+            "binds": limit,
             "device_bytes": 32768 * batch,
             "flops": 4 * 64**3 * batch,
         }
@@ -221,12 +221,12 @@ def test_several_targets_come_in_order() -> None:
     assert [r.target for r in found] == [0.7, 0.95]
 
 
-def test_reasons_name_what_binds() -> None:
+def test_reasons_name_the_limiting_term() -> None:
     linear = 10.0 * np.arange(1.0, 101.0)
     cases = [
-        (linear, {"binds": "CTAs per SM"}, 0.9, "at once"),
-        (50 + linear, {"binds": "DRAM"}, 0.9, "DRAM bandwidth"),
-        (50 + 0.01 * linear, {"binds": "launch floor"}, 0.9, "launch overhead"),
+        (linear, {"limit": "CTAs per SM"}, 0.9, "at once"),
+        (50 + linear, {"limit": "DRAM"}, 0.9, "DRAM bandwidth"),
+        (50 + 0.01 * linear, {"limit": "launch floor"}, 0.9, "launch overhead"),
         (waves_of_58(90) - 0.5 * np.arange(1, 91), {}, 1.0, "SMs were idle"),
     ]
     for total, kwargs, target, words in cases:
