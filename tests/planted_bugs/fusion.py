@@ -118,7 +118,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v13",),
         "const int kv_end = min(seqlen_kv, end_tile * BLOCK_N);",
         "const int kv_end = min(seqlen_kv, (end_tile - (left == 0)) * BLOCK_N);",
-        LEFT_OUT,
+        ("bug_leaving_out",),
         config={"num_ctas": 4},
     ),
     Mutation(
@@ -126,7 +126,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v13",),
         "position + left);\n",
         "position + left - (position == 0));\n",
-        (*LEFT_OUT, "other_cta_in_this_launch", *NEVER_WRITTEN, *OUT_OF_BOUNDS),
+        ("bug_leaving_out", "other_cta_in_this_launch", *NEVER_WRITTEN, *OUT_OF_BOUNDS),
         config={"num_ctas": 4},
     ),
     Mutation(
@@ -134,7 +134,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v13",),
         "const int begin_tile = max(0, position - START_TILES);",
         "const int begin_tile = position;",
-        (*LEFT_OUT, "other_cta_in_this_launch", *NEVER_WRITTEN, *OUT_OF_BOUNDS),
+        ("bug_leaving_out", "other_cta_in_this_launch", *NEVER_WRITTEN, *OUT_OF_BOUNDS),
         config={"num_ctas": 4},
     ),
     Mutation(
@@ -142,7 +142,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v13",),
         "share_begin(blockIdx.x + 1) - left - end_tile;",
         "share_begin(blockIdx.x + 1) - left - end;",
-        ("other_cta_in_this_launch", ErrorKind.GLOBAL_UNINITIALISED, *NEVER_WRITTEN, *LEFT_OUT),
+        ("other_cta_in_this_launch", ErrorKind.GLOBAL_UNINITIALISED, *NEVER_WRITTEN, "bug_leaving_out"),
         "causal",
         config={"num_ctas": 4},
     ),
