@@ -85,12 +85,12 @@ LEFT_OUT: Words = (
     "first_three_key_tiles",
     "first_two_key_tiles",
     "index_without_cta",
+    "index_without_thread",
     "left_out_of_sum",
     "lse_largest_of_parts",
     "maximum_of_chunk",
     "offset_without_batch",
     "offset_without_head",
-    "same_line_of_two_ctas",
 )
 TWICE: Words = (
     ErrorKind.MBARRIER_TWICE,
@@ -314,7 +314,7 @@ PAST_THE_END: Words = (
     "nan_of_row_behind_end",
     "nan_of_unused_page",
     "past_factor_size",
-    "same_line_of_two_ctas",
+    "index_without_cta",
 )
 OUT_OF_BOUNDS: Words = (ErrorKind.ARRAY_INDEX, ErrorKind.GLOBAL_BOUNDS, ErrorKind.SHARED_BOUNDS)
 ANOTHER_HEAD: Words = (ErrorKind.GLOBAL_OTHER_HEAD,)
@@ -375,7 +375,7 @@ V_READ: Words = (
     ("bug_head_read", "V"),
     "look_v_of_key_tile",
 )
-SHARED_PLACE: Words = ("same_line_of_two_ctas",)
+SHARED_PLACE: Words = ("index_without_cta",)
 LAYOUT: Words = (ErrorKind.UNSUPPORTED_WGMMA_LAYOUT, "look_swizzle_or_layout")
 EXCHANGED: Words = (
     "bug_factors_exchanged",

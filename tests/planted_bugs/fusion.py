@@ -142,7 +142,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v13",),
         "share_begin(blockIdx.x + 1) - left - end_tile;",
         "share_begin(blockIdx.x + 1) - left - end;",
-        ("other_cta_in_this_launch", ErrorKind.GLOBAL_UNINITIALISED, *NEVER_WRITTEN, "bug_leaving_out"),
+        (
+            "other_cta_in_this_launch",
+            ErrorKind.GLOBAL_UNINITIALISED,
+            *NEVER_WRITTEN,
+            "bug_leaving_out",
+        ),
         "causal",
         config={"num_ctas": 4},
     ),

@@ -522,7 +522,7 @@ THIN: tuple[Unseen, ...] = (
             ("flash_split.cu",),
             "lse[at] = merged;",
             "lse[query] = merged;",
-            (*LSE_UNWRITTEN, ("same_line_of_two_ctas", "'lse'")),
+            (*LSE_UNWRITTEN, ("index_without_cta", "'lse'")),
         ),
         on=_OWN,
     ),
