@@ -69,13 +69,13 @@ def _bars(
 def latency_terms(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     """Return a chart of the terms of a predicted latency.
 
-    Columns: `term`, `us` (≥ 0), `binds` (the term that decides), `meaning`.
+    Columns: `term`, `us` (≥ 0), `limits` (True for the limiting term), `meaning`.
     """
     return _bars(
         theme,
         frame["us"].to_numpy(np.float32),
         list(frame["term"]),
-        frame["binds"],
+        frame["limits"],
         [format_us(v) for v in frame["us"]],
         "predicted time, µs",
         "<b>%{y}</b> %{text}<br>%{customdata}",

@@ -29,7 +29,7 @@ from engine.base.errors import Status
 from engine.base.table import Table
 from engine.devices import find_device
 from engine.model.roofline import LEVELS
-from engine.search.autotune import ProblemResult, configs_to_keep, problem_result
+from engine.search.autotune import ProblemResult, configs_to_save, problem_result
 from engine.search.results import (
     ROOFLINE_COLUMNS,
     best_so_far,
@@ -103,7 +103,7 @@ def draw(
                 _winners(rows, final_round)
             elif title == "Tuned configs":
                 tuned_configs.draw(
-                    rows.cached("keep", lambda: _keepable(rows, final_round, strategy))
+                    rows.cached("tuned", lambda: _savable(rows, final_round, strategy))
                 )
             elif title == "Parallel coordinates":
                 _parallel(rows)
@@ -214,12 +214,12 @@ def _results(rows: FilteredRows, final_round: list[ProblemResult]) -> list[Probl
     return [result for result in results.values() if result is not None]
 
 
-def _keepable(
+def _savable(
     rows: FilteredRows, final_round: list[ProblemResult], strategy: StrategyName
 ) -> list[TunedConfig]:
     # Places of the final round are among all variants.
     unfiltered = FilteredRows(rows.all_rows, rows.name, rows.problem, ())
-    best = configs_to_keep(_results(unfiltered, final_round), unfiltered.rows, strategy)
+    best = configs_to_save(_results(unfiltered, final_round), unfiltered.rows, strategy)
     return [e for e in best if not rows.variants or e.variant in rows.variants]
 
 

@@ -44,7 +44,7 @@ def tools(tmp_path: Path) -> Tools:
     return Tools(Rights(repository(tmp_path / "r", "v01").resolve()), tmp_path / "data")
 
 
-def test_long_answers_are_cut_and_say_so() -> None:
+def test_long_answers_are_truncated_with_a_note() -> None:
     short = shortened({"a": list(range(40)), "b": "x" * 9000, "c": 1 / 3})
     assert len(short["a"]) == 13
     assert short["a"][-1] == "… 28 more"

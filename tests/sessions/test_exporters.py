@@ -24,7 +24,7 @@ MEASURED = (
 
 
 @pytest.mark.parametrize("form", get_args(Format))
-def test_times_read_back_as_they_were(form: str) -> None:
+def test_exported_times_are_imported_unchanged(form: str) -> None:
     made = json.loads(exported(session(*MEASURED), form))
     back = imported(made)
     assert [(e.variant, e.device, e.problem) for e in back] == [
@@ -80,7 +80,9 @@ def test_times_of_another_kernel_have_its_name(form: str) -> None:
         exported(snapshot, form, "v01")
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_export_command_writes_a_file_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, out = tmp_path / "a.json", tmp_path / "cache.json"
     file.write_bytes(dumps(session(*MEASURED)))
     command = ["sessions", "export", str(file), "--as", "kernel-tuner", "-o", str(out)]

@@ -51,7 +51,7 @@ def test_a_prediction_is_scored_by_the_time_that_came_later() -> None:
     assert list(ledger_table(missed).frame()["inside"]) == ["no"]
 
 
-def test_the_same_prediction_is_kept_once_and_another_waits() -> None:
+def test_a_repeated_prediction_is_logged_once() -> None:
     for _ in range(3):
         keep_prediction(run(), PREDICTED)
     keep_prediction(replace(run(), config={"num_splits": 8}), PREDICTED)
@@ -95,7 +95,7 @@ def test_inconclusive_predictions_are_listed_but_not_counted(
         assert (row["predicted / time"], row["inside"]) == (None, None)
 
 
-def test_damaged_lines_and_a_full_disk_do_no_harm(tmp_path: Path) -> None:
+def test_damaged_lines_and_a_full_disk_are_tolerated(tmp_path: Path) -> None:
     keep_prediction(run(), PREDICTED)
     with predictions_path().open("a") as file:
         file.write('{"when": 1}\n["x"]\nhalf a li')
