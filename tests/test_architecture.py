@@ -229,7 +229,7 @@ LIBRARIES = {
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_library_knows_nothing_of_attention(library: str) -> None:
+def test_a_library_does_not_import_attention(library: str) -> None:
     allowed = (library, *LIBRARIES[library])
     for module, wanted in imports_within(lazy=True).items():
         if in_package(module, (library,)):

@@ -127,7 +127,7 @@ def test_it_grows_under_a_zoom_is_shared_stopped_and_survives_its_worker(new_tab
 
 
 @pytest.mark.exhaustive
-def test_it_goes_with_the_choice(new_tab):
+def test_the_stream_follows_the_selected_variant(new_tab):
     app = new_tab("/?S=32&tab=Live+latency")
     app.see("Not measured live yet")
     flip(app)

@@ -123,7 +123,7 @@ def look_away(manager: JobManager, job_id: str, for_s: float = UNSEEN_S) -> None
 
 
 @pytest.mark.slow
-def test_a_stream_ends_without_readers(manager: JobManager) -> None:
+def test_a_stream_ends_if_nobody_reads_it(manager: JobManager) -> None:
     live = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(live).samples))
     worker = manager._run.live_worker()
@@ -157,7 +157,7 @@ def test_a_closed_tab_does_not_hold_up_the_next_job(manager: JobManager) -> None
     wait_until(lambda: bool(manager.read_stream(waiting).samples))
 
 
-def test_each_look_counts_from_anew(tmp_path: Path) -> None:
+def test_each_poll_restarts_the_time_limit(tmp_path: Path) -> None:
     stream = tmp_path / "stream.jsonl"
     now = time.time()
     assert not is_unseen(stream, now)
@@ -182,7 +182,7 @@ def test_a_full_stream_ends_the_job(tmp_path: Path) -> None:
     assert (last["event"], last["end"]) == ("finished", "full")
 
 
-def test_samples_survive_the_file_as_they_are(tmp_path: Path) -> None:
+def test_samples_are_read_back_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "stream.jsonl"
     state = GpuState(1980, 1980, 2619, 412.5, 700.0, 61, None, ("power cap",))
     rounds = [[LatencySample.of(100.0 + i, 4.25, state)] * 2 for i in range(3)]

@@ -73,7 +73,7 @@ def test_a_computed_rung_is_known(pair: tuple[Rung, Rung]) -> None:
     assert "known" not in table.columns  # no measured time
 
 
-def test_a_rung_beside_the_one_before(pair: tuple[Rung, Rung]) -> None:
+def test_a_rung_compared_with_the_previous_one(pair: tuple[Rung, Rung]) -> None:
     before, after = pair
     assert gain(before, after).startswith("Against v08: ")
     assert "simulated" in gain(before, after)
@@ -98,7 +98,7 @@ def test_unsupported_rungs_give_a_reason() -> None:
         work_out_rung(in_bf16)
 
 
-def test_reasons_that_differ_in_the_rung_alone_stand_once() -> None:
+def test_reasons_that_differ_only_in_the_rung_are_merged() -> None:
     rungs = [known_rung(v, request_of(v, PROBLEM, "L4")) for v in LADDER if v.arch_specific]
     (sentence,) = reasons({rung.variant.id: rung.why_not for rung in rungs})
     first, *others = rungs
@@ -106,7 +106,7 @@ def test_reasons_that_differ_in_the_rung_alone_stand_once() -> None:
     assert says(sentence, "same_holds_for", ", ".join(rung.variant.id for rung in others))
 
 
-def test_lines_of_a_header_that_go_on_are_one(tmp_path: Path) -> None:
+def test_continued_lines_of_a_header_are_joined(tmp_path: Path) -> None:
     source = tmp_path / "mine.cu"
     source.write_text("// Mine: a title.\n// Lost: 4 rows\n//   by 2 keys.\n// Source: none.\n\n")
     mine = replace(LADDER.by_id("v03"), source=source)
@@ -129,7 +129,7 @@ def test_a_config_that_takes_the_problem_is_found() -> None:
     assert fits(Kernel.of(v14, "T4", request_of(v14, wide, "T4").config), wide)
 
 
-def test_where_no_config_fits_the_sentence_names_what_forbids_all() -> None:
+def test_if_no_config_fits_the_reason_holds_for_all() -> None:
     """If no config fits, the reason is one that holds for all, not that of one config."""
     longest = replace(PROBLEM, seqlen=512)
     default, t4 = v12.default_config(), find_device("T4")
@@ -186,7 +186,7 @@ def test_problems_without_a_rung_are_reported() -> None:
     assert unused_instructions(find_device("L4")) == ""
 
 
-def test_readme_figures_are_written_between_marks(tmp_path: Path) -> None:
+def test_readme_figures_are_written_between_markers(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("a\n<!-- ladder:begin -->\nold\n<!-- ladder:end -->\nb\n")
     assert main(["variants", "--markdown", "--into", str(readme)]) == 0
@@ -208,7 +208,7 @@ def test_readme_shows_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown == capsys.readouterr().out.strip()
 
 
-def test_forecasts_stand_beside_what_came_of_them() -> None:
+def test_forecasts_are_shown_beside_simulated_gains() -> None:
     times = {"v01": 120.0, "v02": 60.0, "v03": 10.0, "v05": 30.0, "v11": 5.0, "v13": 6.0}
 
     class Known(History):

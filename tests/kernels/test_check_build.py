@@ -117,7 +117,7 @@ def test_removing_an_ordering_statement_is_detected(
     assert seen == set(ORDERS), name
 
 
-def test_every_rung_has_statements_that_order() -> None:
+def test_ordering_statements_are_found_in_every_rung() -> None:
     """The list above is complete."""
     with_shared = {v.id for v in LADDER.every() if "__shared__" in v.source.read_text("utf-8")}
     assert {variant_id for variant_id, _ in REMOVED} == with_shared

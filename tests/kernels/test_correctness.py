@@ -120,7 +120,7 @@ ON_TURING = [v for v in LADDER if v.work.math_unit == "tensor" and not v.arch_sp
 
 
 @pytest.mark.parametrize("variant", one_in(20, ON_TURING, offset=5, slow=9), ids=lambda v: v.id)
-def test_right_with_the_products_and_copies_of_sm_75(cpu: CpuBackend, variant: Variant) -> None:
+def test_correct_with_the_instructions_of_sm_75(cpu: CpuBackend, variant: Variant) -> None:
     """Only FP16; two m16n8k8 replace m16n8k16, a load and a store replace cp.async."""
     problem = Problem(1, 2, 113, 64, causal=True)
     config = fitting_config(variant, problem)
@@ -128,7 +128,7 @@ def test_right_with_the_products_and_copies_of_sm_75(cpu: CpuBackend, variant: V
     _assert_right(cpu, variant, problem, config, options)
 
 
-def test_the_study_s_smallest_shape(cpu: CpuBackend) -> None:
+def test_the_smallest_shape_of_the_l4_study(cpu: CpuBackend) -> None:
     """S = 4 with D = 4."""
     v01 = by_id("v01")
     _assert_right(cpu, v01, Problem(1, 1, 4, 4), v01.default_config(), RunOptions())

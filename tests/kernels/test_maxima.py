@@ -37,7 +37,7 @@ def _checked(cpu: CpuBackend, variant_id: str, config: dict[str, int], folder: P
         pytest.param("v20", {"block_n": 64}, marks=pytest.mark.exhaustive),
     ],
 )
-def test_scores_below_zero_that_rise(
+def test_rising_negative_scores(
     cpu: CpuBackend, variant_id: str, config: dict[str, int], tmp_path: Path
 ) -> None:
     assert _checked(cpu, variant_id, config, KERNELS_DIR).passed

@@ -63,7 +63,7 @@ def test_a_planted_bug_is_found(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("mutation", [*HELD_OUT, *THIN, *FIFTH], ids=_id)
-def test_a_bug_that_the_checker_was_not_tuned_on_is_found(
+def test_a_bug_of_the_unseen_set_is_found(
     evaluator: Evaluator, mutation: Unseen, tmp_path: Path
 ) -> None:
     assert look(evaluator, mutation, mutation.variants[0], "check", tmp_path).found
@@ -152,7 +152,7 @@ def test_every_mutation_fits_its_kernel() -> None:
 
 
 @pytest.mark.parametrize("variant", HOPPER)
-def test_each_statement_that_orders_is_left_out_once(variant: str) -> None:
+def test_each_ordering_statement_is_removed_by_one_bug(variant: str) -> None:
     text = source_of(variant).read_text("utf-8")
     bugs = [m for v, m in cases() if v == variant and m.name.startswith("without ")]
     without = [text[: s.start()] + ";" + text[s.end() :] for s in ordering_statements(text)]
@@ -162,7 +162,7 @@ def test_each_statement_that_orders_is_left_out_once(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", slow_ones(4, list(LADDER)), ids=lambda v: v.id)
-def test_the_text_that_bugs_are_planted_in_compiles(variant: Variant, tmp_path: Path) -> None:
+def test_kernels_without_features_compile(variant: Variant, tmp_path: Path) -> None:
     """Otherwise the compiler would find every bug."""
     for header in KERNELS_DIR.glob("*.cuh"):
         shutil.copy(header, tmp_path)
@@ -173,7 +173,7 @@ def test_the_text_that_bugs_are_planted_in_compiles(variant: Variant, tmp_path: 
     compile_plan(replace(plan, source=source), "sm_90")
 
 
-def test_a_bug_is_planted_however_its_lines_are_laid_out() -> None:
+def test_a_bug_is_planted_whatever_the_white_space() -> None:
     for text in ("f(a, b);\n  g(a);", "f( a,\n     b );\ng(a);"):
         planted, lines = replaced(text, "f(a, b);", "f(b, a);")
         assert " ".join(planted.split()) == "f(b, a); g(a);"

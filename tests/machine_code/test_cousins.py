@@ -153,7 +153,7 @@ def test_streams_are_right() -> None:
 
 
 @pytest.mark.parametrize("cousin", slow_ones(8, COUSINS), ids=str)
-def test_a_cousin_takes_what_the_original_took(cousin: Cousin) -> None:
+def test_a_rewritten_kernel_takes_the_time_of_the_original(cousin: Cousin) -> None:
     """If this fails, the model has changed and the recorded counts are out of date."""
     original = POINTS[cousin.series, cousin.name].as_shipped_us
     away = abs(math.log(cousin.simulated_us() / original))
@@ -161,7 +161,7 @@ def test_a_cousin_takes_what_the_original_took(cousin: Cousin) -> None:
 
 
 @pytest.mark.slow
-def test_what_tma_copies_is_touched_on_every_arch() -> None:
+def test_tma_copies_count_as_touched_bytes_on_every_arch() -> None:
     size = 1024
     for arch in ("sm_90a", "sm_120a"):
         cousin = gemm(*("", "", "", ""), size=size, copy=TMA, stages=2)
@@ -173,7 +173,7 @@ def test_what_tma_copies_is_touched_on_every_arch() -> None:
         assert not says(notes(analysis), "tensor_maps_unknown")
 
 
-def test_a_map_that_is_no_parameter_is_said_or_given_in_memory(tmp_path: Path) -> None:
+def test_a_tensor_map_in_memory_is_reported_or_read(tmp_path: Path) -> None:
     source = tmp_path / "k.cu"
     text = (KERNELS / "streams.cu").read_text()
     old = "const __grid_constant__ TensorMap from,"
@@ -198,7 +198,7 @@ def test_a_map_that_is_no_parameter_is_said_or_given_in_memory(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_an_instruction_that_comes_late_is_shared_as_well() -> None:
+def test_an_instruction_late_in_the_loop_is_counted_as_shared() -> None:
     """With 256 products in between, the loads of a loop come after the part examined first."""
     cousin = gemm(*("", "", "", ""), size=4096, stages=2)
     cubin = compile_kernel(KERNELS / cousin.file, cousin.defines, "sm_120a", ("gemm",)).cubin
@@ -208,7 +208,7 @@ def test_an_instruction_that_comes_late_is_shared_as_well() -> None:
 
 
 @pytest.mark.slow
-def test_cousins_are_launched_with_the_arguments_that_their_kernels_take() -> None:
+def test_rewritten_kernels_get_the_arguments_that_they_declare() -> None:
     """Arguments have the sizes that the cubins declare, and each array another address."""
     for cousin in COUSINS:
         arch = gpu(cousin.gpu).arch.replace("120", "120a").replace("90", "90a")
@@ -226,7 +226,7 @@ def test_cousins_are_launched_with_the_arguments_that_their_kernels_take() -> No
         assert len(set(arrays)) == len(arrays)
 
 
-def test_every_series_has_a_cousin() -> None:
+def test_every_series_has_a_rewritten_kernel() -> None:
     """The kernels of the series below are other files of this folder, which the benchmark runs."""
     elsewhere = {
         "H200": "flash_mma.cu, floors.cu",

@@ -316,7 +316,7 @@ def test_accesses_ordered_by_fences_are_no_hazard(cubin_file: Path, kernel: str)
     assert found_in(cubin_file, kernel, ctas=3) == []
 
 
-def test_threads_of_the_host_pass_clocks_on_in_the_order_of_memory(cubin_file: Path) -> None:
+def test_atomics_of_two_host_threads_order_the_accesses_of_ctas(cubin_file: Path) -> None:
     """Thousands of pairs of CTAs, so that atomics of two host threads coincide."""
     cubin = read_cubin(cubin_file.read_bytes())
     pairs = 20_000
@@ -392,7 +392,7 @@ def test_any_cubin_is_executed_and_checked(
         ("--arg", "ptr:4096", "--gpu", "T4"),  # for another arch than it was compiled for
     ],
 )
-def test_bad_usage_is_one_sentence(
+def test_bad_usage_gives_a_one_sentence_error(
     wrong: tuple[str, ...],
     cubin_file: Path,
     capsys: pytest.CaptureFixture[str],
@@ -465,7 +465,7 @@ _QUICKEST = next(n for n, (variant, _) in enumerate(_BY_COMPILER) if variant == 
     ],
     ids=str,
 )
-def test_machine_code_alone_finds_what_the_compiler_made(
+def test_bugs_added_by_the_compiler_are_found_in_machine_code(
     variant: str, bug: Mutation, tmp_path: Path
 ) -> None:
     with untimed() as evaluator:
@@ -502,7 +502,7 @@ def test_a_planted_bug_is_found(variant: str, bug: str, said: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_differences_to_the_host_build_name_element_and_instruction() -> None:
+def test_differences_from_the_host_build_name_element_and_instruction() -> None:
     variant = LADDER.by_id("v02")
     problem = Problem(1, 2, 33, 32)
     plan, inputs = make_plan(variant, problem, variant.default_config()), make_inputs(problem)

@@ -130,7 +130,7 @@ def random_cases(limits: SmLimits, rng: np.random.Generator) -> np.ndarray:
 
 
 @pytest.mark.parametrize("limits", SM_LIMITS.values(), ids=lambda x: str(x.compute_capability))
-def test_zero_differences(oracle: Path, limits: SmLimits) -> None:
+def test_occupancy_equals_the_oracle(oracle: Path, limits: SmLimits) -> None:
     rng = np.random.default_rng(sum(limits.compute_capability))
     cases = random_cases(limits, rng)
     theirs = ask(oracle, limits, cases)

@@ -311,10 +311,10 @@ OVER_D: Words = ("bug_scores_half_columns", "bug_scores_without_columns", "look_
 PAST_THE_END: Words = (
     "bug_reads_past_head",
     "gradient_not_finite",
+    "index_without_cta",
     "nan_of_row_behind_end",
     "nan_of_unused_page",
     "past_factor_size",
-    "index_without_cta",
 )
 OUT_OF_BOUNDS: Words = (ErrorKind.ARRAY_INDEX, ErrorKind.GLOBAL_BOUNDS, ErrorKind.SHARED_BOUNDS)
 ANOTHER_HEAD: Words = (ErrorKind.GLOBAL_OTHER_HEAD,)
