@@ -12,11 +12,14 @@ from app_driver import badge, charts, metric, texts, until
 from test_run_states import BASE
 from words import says
 
+from app.sessions import frames
 from engine.attention.evaluation import Latency
 from engine.base.errors import Status
 from engine.choose import advice
-from engine.history.history import keep_prediction
+from engine.history.history import keep_prediction, predictions
+from engine.history.known_time import times_of
 from engine.sessions import store as store_module
+from engine.sessions.known_times import score
 from engine.sessions.session import make_snapshot, make_source
 from engine.sessions.snapshot import Goal, TimelineEntry
 from kernels.ladder import LADDER
@@ -147,6 +150,12 @@ def test_predictions_that_were_measured_later_are_one_plot(open_app):
     line, points = charts(at)["ledger_chart"]["data"]
     assert (points["x"], points["y"]) == ([12.5], [11.0])
     assert line["x"] == line["y"]
+
+    of_another_source = score(
+        predictions(), times_of([replace(measured, source_sha256="")], session="S")
+    )
+    assert len(of_another_source.scores) == 1
+    assert frames.ledger(of_another_source).empty
 
 
 def test_a_damaged_file_is_listed_and_opening_it_gives_one_sentence(open_app, sessions_dir):

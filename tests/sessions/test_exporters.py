@@ -15,6 +15,7 @@ from engine.base.errors import InvalidProblem, Status
 from engine.cli import main
 from engine.sessions.exporters import Format, exported
 from engine.sessions.snapshot import dumps
+from engine.sessions.store import default_store
 
 MEASURED = (
     evaluation(100.0, config={"num_splits": 4}),
@@ -59,6 +60,24 @@ def test_a_cache_is_of_one_kernel() -> None:
         exported(both, "kernel-tuner")
     assert json.loads(exported(both, "kernel-tuner", "v01"))["kernel_name"] == "v01"
     assert len(json.loads(exported(both, "nvbench"))["benchmarks"]) == 2
+
+
+@pytest.mark.parametrize("form", get_args(Format))
+def test_times_of_another_kernel_have_its_name(form: str) -> None:
+    """The two kernels of the L4 study, 543 and 579 µs at one problem, stay apart."""
+    (study,) = (i for i in default_store().list() if i.shipped and "L4" in i.title)
+    snapshot = default_store().open(study.name)
+    names = {f"L4 study kernel (series: {series})" for series in ("length", "batch")}
+    if form == "nvbench":
+        made = json.loads(exported(snapshot, form))
+        assert {each["name"] for each in made["benchmarks"]} == names
+        return
+    for name in names:
+        made = json.loads(exported(snapshot, form, name))
+        assert made["kernel_name"] == name
+        assert made["cache"]["1,1,128,64,0,float16,64"]["time"] in (0.543, 0.579)
+    with raises(InvalidProblem, "export_of_several_kernels", *sorted(names)):
+        exported(snapshot, form, "v01")
 
 
 def test_the_export_command_writes_a_file_once(
