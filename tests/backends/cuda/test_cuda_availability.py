@@ -1,3 +1,5 @@
+"""Reasons why CUDA is not available, from CuPy, the driver and the GPU's name."""
+
 from __future__ import annotations
 
 import subprocess
