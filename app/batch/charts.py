@@ -47,7 +47,7 @@ def curves(
     falls.
 
     Columns of `curve`: `batch`, `latency_us`, `low_us`, `high_us`, `unit_us`, `unit_low_us`,
-    `unit_high_us`, `step`, `binds`. Of `marks`: `batch`, `label`. Of `measured`: `batch`,
+    `unit_high_us`, `step`, `limited_by`. Of `marks`: `batch`, `label`. Of `measured`: `batch`,
     `latency_us`, `unit_us`, `what` (`kernel` or `SDPA`).
     """
     data: list[Trace] = []
@@ -172,7 +172,7 @@ def _line(curve: pd.DataFrame, middle: str, unit: str, color: str, panel: str) -
         "y": curve[middle].to_numpy(np.float32),
         "yaxis": panel,
         "line": {"color": color, "width": 2, "dash": "dash"},
-        "customdata": list(zip(labels, curve["binds"], strict=True)),
+        "customdata": list(zip(labels, curve["limited_by"], strict=True)),
         "hovertemplate": f"{unit} %{{x:,}}<br>%{{customdata[0]}} predicted<br>"
         "limiter: %{customdata[1]}<extra></extra>",
     }

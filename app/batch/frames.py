@@ -40,7 +40,7 @@ def curve(table: pd.DataFrame) -> pd.DataFrame:
             "unit_low_us": low / kept["units"],
             "unit_high_us": high / kept["units"],
             "step": kept["step"],
-            "binds": kept["binds"],
+            "limited_by": kept["binds"],
         }
     )
 

@@ -21,7 +21,7 @@ from engine.jobs.manager import JobStatus
 from kernels.variant import AUTO
 
 _OF: tuple[Literal["auto", "selected"], ...] = ("auto", "selected")
-_MOST_BATCH = 1024
+_MAX_BATCH = 1024
 
 
 def draw(question: Question) -> tuple[JobStatus, ...]:
@@ -64,7 +64,7 @@ def draw(question: Question) -> tuple[JobStatus, ...]:
             history,
             variant=AUTO if of == "auto" else chosen.variant.id,
             target=target / 100,
-            max_batch=_MOST_BATCH,
+            max_batch=_MAX_BATCH,
             price_usd_per_hour=own_prices().get(question.device.name),
         )
     except AttuneError as error:

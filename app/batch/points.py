@@ -34,7 +34,7 @@ _NONE = "none"
 _UPLOAD = "csv"
 _MEASURED_HERE = "here"
 _DEFAULT = "points_default"  # in the tab's state: the points used if none were selected
-_MOST_LOOKED_INTO = 3  # snapshots that each step of a slider searches for matching points
+_MAX_LOOKED_INTO = 3  # snapshots that each step of a slider searches for matching points
 _FILE = "points_file"  # in the URL: the name of the uploaded file
 _TITLES = {_NONE: "none", _UPLOAD: "a CSV file", _MEASURED_HERE: "measured here"}
 
@@ -109,7 +109,7 @@ def _matching(
     store: Store, names: tuple[str, ...], selection: Selection, device: DeviceSpec
 ) -> str:
     """Return the newest snapshot with times of the variant's present source, else "none"."""
-    for name in names[:_MOST_LOOKED_INTO]:
+    for name in names[:_MAX_LOOKED_INTO]:
         points = _from_snapshot(store, name, name, selection, device)
         if points.measurements and points.is_own_file:
             return name

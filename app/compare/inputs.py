@@ -33,8 +33,8 @@ _BY = {
     _PICK: "two selected kernels",
 }
 _COUNTED = "compare_counted"
-_MOST_PAIRED = 50  # sessions searched for two that share a problem
-_MOST_LISTED = 500  # a longer list makes the field slow
+_MAX_PAIRED = 50  # sessions searched for two that share a problem
+_MAX_LISTED = 500  # a longer list makes the field slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def choices(infos: Mapping[str, SnapshotInfo]) -> list[str]:
     URL's."""
     linked = _linked()
     names = list(infos)
-    listed = names[:_MOST_LISTED] + [name for name in names[_MOST_LISTED:] if name in linked]
+    listed = names[:_MAX_LISTED] + [name for name in names[_MAX_LISTED:] if name in linked]
     session = working_session.current()
     return [_WORKING, *listed] if session is not None and session.num_evaluations else listed
 
@@ -71,7 +71,7 @@ def sessions(choices: list[str], infos: Mapping[str, SnapshotInfo]) -> list[str]
         st.session_state["compare_missing"] = [name for name in linked if name not in choices]
         known = [name for name in linked if name in choices]
         st.session_state["compare_sessions"] = known or newest_that_share(
-            {name: _asked(name, infos) for name in choices[:_MOST_PAIRED]}
+            {name: _asked(name, infos) for name in choices[:_MAX_PAIRED]}
         )
     if missing := st.session_state.get("compare_missing"):
         names = ", ".join(missing)
@@ -85,7 +85,7 @@ def sessions(choices: list[str], infos: Mapping[str, SnapshotInfo]) -> list[str]
         format_func=lambda name: _label(name, infos),
         key="compare_sessions",
         placeholder="Select two or more, or one that holds several kernels",
-        help=f"The {_MOST_LISTED} newest snapshots. The Sessions page searches all of them.",
+        help=f"The {_MAX_LISTED} newest snapshots. The Sessions page searches all of them.",
         on_change=lambda: st.session_state.pop("compare_missing", None),
     )
     url_state.write("session", *selected)

@@ -27,7 +27,7 @@ from engine.base.units import format_us
 
 _MAP_DECADES_BELOW = -3  # errors under a thousandth of the tolerance look alike
 _MAP_TICKS = 10
-_LEAST_TOLERANCE = 1e-12
+_MIN_TOLERANCE = 1e-12
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -69,13 +69,13 @@ def _bars(
 def latency_terms(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     """Return a chart of the terms of a predicted latency.
 
-    Columns: `term`, `us` (≥ 0), `binds` (the term that decides), `meaning`.
+    Columns: `term`, `us` (≥ 0), `limits` (True for the limiting term), `meaning`.
     """
     return _bars(
         theme,
         frame["us"].to_numpy(np.float32),
         list(frame["term"]),
-        frame["binds"],
+        frame["limits"],
         [format_us(v) for v in frame["us"]],
         "predicted time, µs",
         "<b>%{y}</b> %{text}<br>%{customdata}",
@@ -299,7 +299,7 @@ def error_map(
     """
     y_title, x_title = (plain(a) for a in axes)
     error = frame.to_numpy(np.float64)
-    tolerance = max(_LEAST_TOLERANCE, tolerance)  # replaces NaN, too: an import without tolerance
+    tolerance = max(_MIN_TOLERANCE, tolerance)  # replaces NaN, too: an import without tolerance
     broken = ~np.isfinite(error)
     ratio = np.where(broken | ~compared, 1.0, error) / tolerance
     logs = np.log10(np.maximum(ratio, 10.0**_MAP_DECADES_BELOW))

@@ -30,7 +30,7 @@ _RESOURCE = {"ctas": "CTA slots"}
 def limits(occupancy: Occupancy) -> pd.DataFrame:
     """Return `resource`, `ctas_per_sm`, `limits`: the CTAs that each resource alone would allow."""
     rows = [
-        (_RESOURCE.get(name, name), ctas, name in occupancy.binding)
+        (_RESOURCE.get(name, name), ctas, name in occupancy.limiters)
         for name, ctas in occupancy.limits.items()
     ]
     columns = ("resource", "ctas_per_sm", "limits")
@@ -139,7 +139,7 @@ def _known_color(time: KnownTime, gray: str) -> str:
 
 
 def terms(prediction: Terms) -> pd.DataFrame:
-    """Return `term`, `us`, `binds`, `meaning` of the prediction of one launch."""
+    """Return `term`, `us`, `limits`, `meaning` of the prediction of one launch."""
     work = f"the busiest SM works through {int(prediction.load_per_sm[0]):,} CTAs"
     compute = "one CTA, CTAs per SM, math peak, exp peak"
     rows = [
@@ -152,10 +152,10 @@ def terms(prediction: Terms) -> pd.DataFrame:
         fusing = "merging the partial results"
         rows.append(("fusion pass", prediction.fuse_us, "fusion pass", fusing))
     shown = [
-        (term, float(us[0]), prediction.binding() in names.split(", "), meaning)
+        (term, float(us[0]), prediction.limited_by() in names.split(", "), meaning)
         for term, us, names, meaning in rows
     ]
-    columns = ("term", "us", "binds", "meaning")
+    columns = ("term", "us", "limits", "meaning")
     return Table("Terms of the prediction", columns, tuple(shown)).frame(dashes=False)
 
 

@@ -22,8 +22,8 @@ TITLE = "Source and resources"
 _SHOWN = "source_line"  # in the session
 _CODE = "source_code"
 _JS = Path(__file__).with_name("source_line.js").read_text(encoding="utf-8")
-_MOST_LINKS = 3
-_MOST_CHARACTERS = 100
+_MAX_LINKS = 3
+_MAX_CHARACTERS = 100
 
 _mark = st.components.v2.component("attune.source_line", js=_JS, isolate_styles=False)
 
@@ -47,9 +47,9 @@ def line_links(view: EvaluationView, text: str, key: str, tabs_key: str) -> bool
     if view.is_stale or not view.source:
         return False
     places = [place for place in dict.fromkeys(places_in(text)) if has_line(view, place)]
-    for place in places[:_MOST_LINKS]:
+    for place in places[:_MAX_LINKS]:
         line = _text_of(view, place.file).splitlines()[place.line - 1]
-        words = line.strip().replace("`", "'")[:_MOST_CHARACTERS]
+        words = line.strip().replace("`", "'")[:_MAX_CHARACTERS]
         of_header = "" if place.file == view.source_name else f"_{place.file}"
         label = f"{plain_markdown(place.file)}:{place.line} `{words or ' '}`"
         _button(label, place, f"{key}{of_header}_{place.line}", tabs_key)

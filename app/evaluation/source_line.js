@@ -1,6 +1,6 @@
 // Marks one line of the source that stands in the page, and brings it into view once.
 const EVERY_MS = 100;
-const MOST_TRIES = 300;
+const MAX_TRIES = 300;
 
 function lineNumber(code, line) {
   const numbers = document.querySelectorAll(
@@ -42,7 +42,7 @@ export default function ({data}) {
   const timer = setInterval(() => {  // the source comes after this component, on a busy machine
     const number = lineNumber(data.code, data.line);
     if (number) watching = mark(number, data);
-    if (number || ++tries === MOST_TRIES) clearInterval(timer);
+    if (number || ++tries === MAX_TRIES) clearInterval(timer);
   }, EVERY_MS);
   return () => {
     clearInterval(timer);

@@ -27,7 +27,7 @@ from engine.kernel_figures.changes import (
 
 _FOLLOWED = "kernels_rung_of"  # the sidebar's kernel at the last run
 _POLL_S = 0.5
-_MOST_LINES = 2000  # of a diff
+_MAX_LINES = 2000  # of a diff
 
 
 def draw(rungs: list[Rung], chosen: str) -> None:
@@ -144,6 +144,6 @@ def _draw_machine_code(earlier: Rung, rung: Rung) -> None:
 def _draw_diff(diff: Diff) -> None:
     lines = diff.text.splitlines()
     st.caption(f"{diff.summary()}.")
-    st.code("\n".join(lines[:_MOST_LINES]), language="diff", height=520)
-    if len(lines) > _MOST_LINES:
-        st.caption(f"{len(lines) - _MOST_LINES:,} more lines are not shown.")
+    st.code("\n".join(lines[:_MAX_LINES]), language="diff", height=520)
+    if len(lines) > _MAX_LINES:
+        st.caption(f"{len(lines) - _MAX_LINES:,} more lines are not shown.")

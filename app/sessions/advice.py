@@ -16,7 +16,7 @@ from engine.sessions.tables import advice_table
 _POLL_S = 1.0
 _ROW_PX = 58  # three lines of a reason
 _HEAD_PX = 38
-_MOST_PX = 460
+_MAX_PX = 460
 
 
 def draw(evaluations: Sequence[Evaluation], key: str) -> None:
@@ -37,7 +37,7 @@ def draw(evaluations: Sequence[Evaluation], key: str) -> None:
             tables.draw(
                 advice_table(suggestions).frame(),
                 row_height=_ROW_PX,
-                height=min(_MOST_PX, _HEAD_PX + _ROW_PX * len(suggestions)),
+                height=min(_MAX_PX, _HEAD_PX + _ROW_PX * len(suggestions)),
                 columns={"why": st.column_config.TextColumn(width="large")},
             )
             st.caption(

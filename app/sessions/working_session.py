@@ -16,7 +16,7 @@ from engine.sessions.tables import timeline_table
 
 _OUTCOMES = ("tried", "kept", "dropped")
 _ROWS = 6  # a longer timeline scrolls
-_MOST_OTHERS = 10  # the most recently changed sessions
+_MAX_OTHERS = 10  # the most recently changed sessions
 _NOTICES = "sessions.working"
 
 
@@ -96,7 +96,7 @@ def _more(session: Session) -> None:
     st.button(
         "Start a new session", key="working_new", on_click=working_session.start, width="stretch"
     )
-    others = [other for other in working_sessions() if other != session.id][:_MOST_OTHERS]
+    others = [other for other in working_sessions() if other != session.id][:_MAX_OTHERS]
     if others:
         st.selectbox(
             "Resume another session",

@@ -20,7 +20,7 @@ from engine.base.units import format_us
 ROW_PX = 34  # height of a bar and its gap
 TOOLS_PX = 34  # height of the button bar, which appears on hover and must not cover cells or scales
 _FEWEST_TICKS = 2
-_MOST_STEPS = 4  # between the ends of a short axis
+_MAX_STEPS = 4  # between the ends of a short axis
 _MANY_DECADES = 300.0  # a logarithmic axis over a larger range has labels at decades only
 
 Trace: TypeAlias = dict[str, Any]
@@ -77,7 +77,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     ticks = [m * 10.0**d for d in decades for m in steps if low / 3 < m * 10.0**d < high * 3]
     if low == high or sum(low <= tick <= high for tick in ticks) >= _FEWEST_TICKS:
         return ticks
-    least = (high - low) / _MOST_STEPS
+    least = (high - low) / _MAX_STEPS
     scale = 10.0 ** math.floor(math.log10(least))
     step = scale * next(m for m in (1, 2, 5, 10) if m * scale >= least)
     return [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]

@@ -12,12 +12,12 @@ from engine.sessions.known_times import KnownTimes, open_history
 from engine.sessions.session import working_folder
 from engine.sessions.store import SETTING
 
-_MOST_S = 0.5  # that a page waits for session files; its next draw continues reading them
+_MAX_WAIT_S = 0.5  # that a page waits for session files; its next draw continues reading them
 
 
 @lru_cache(maxsize=4)
 def _kept(*_: str) -> History:
-    return open_history(_MOST_S)
+    return open_history(_MAX_WAIT_S)
 
 
 def history() -> History:

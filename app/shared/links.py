@@ -44,7 +44,7 @@ _NAMES = {
     ),
     "Devices": (),
 }
-_MOST_NOTES = 5
+_MAX_NOTES = 5
 _LONGEST = 40  # letters of a name or value that a note quotes
 
 
@@ -82,9 +82,9 @@ def _note_names(page: str) -> None:
         url_state.note(_of_other_pages(of_them, pages))
     names = set().union(*by_page.values())
     not_understood = [name for name in others if not titles[name]]
-    for name in not_understood[:_MOST_NOTES]:
+    for name in not_understood[:_MAX_NOTES]:
         url_state.note(_left_out(name, st.query_params[name], names, variants))
-    if more := not_understood[_MOST_NOTES:]:
+    if more := not_understood[_MAX_NOTES:]:
         url_state.note(f"{len(more)} more unknown names of the link are left out.")
     for name in others:
         del st.query_params[name]
@@ -102,8 +102,8 @@ def _tunable_names(page: str, variants: Iterable[Variant]) -> Iterable[str]:
 def _of_other_pages(names: Sequence[str], pages: Sequence[str]) -> str:
     """Return the sentence that names the ignored values of a link and the pages that support
     them."""
-    asked = ", ".join(f"{name}={_short(st.query_params[name])}" for name in names[:_MOST_NOTES])
-    more = f" and {len(names) - _MOST_NOTES} more" if len(names) > _MOST_NOTES else ""
+    asked = ", ".join(f"{name}={_short(st.query_params[name])}" for name in names[:_MAX_NOTES])
+    more = f" and {len(names) - _MAX_NOTES} more" if len(names) > _MAX_NOTES else ""
     *first, last = pages
     listed = f"the pages {', '.join(first)} and {last}" if first else f"the {last} page"
     are = "are" if len(names) > 1 else "is"

@@ -15,7 +15,7 @@ import streamlit as st
 
 T = TypeVar("T")
 
-MOST = 2**53 - 1  # the largest safe integer of JavaScript
+MAX_SAFE_INTEGER = 2**53 - 1  # the largest safe integer of JavaScript
 _LINK = "link"  # parameter of links within the app, removed once the link is followed
 _FOLLOWED = "link_followed"  # keys whose values in the URL are still to be read
 _NOTES = "link_notes"
@@ -30,7 +30,7 @@ def whole(text: str) -> int | None:
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 16):
         return None
-    return sign * int(digits) if int(digits) <= MOST else None
+    return sign * int(digits) if int(digits) <= MAX_SAFE_INTEGER else None
 
 
 def whole_from(low: int | None, high: int | None = None) -> Callable[[str], int | None]:
@@ -52,7 +52,7 @@ def amount_from(low: float, high: float | None = None) -> Callable[[str], float 
             value = float(text)
         except ValueError:
             return None
-        return value if low <= value <= (high or MOST) else None
+        return value if low <= value <= (high or MAX_SAFE_INTEGER) else None
 
     return parse
 

@@ -33,7 +33,7 @@ _LEVEL_LABELS = 5  # number of axis names that fit side by side
 _MAX_CELL_TEXTS = 160
 _MANY_POINTS = 2000
 _TIE = " ="
-_LEAST_RATIO = 1 + RANKING_ERROR
+_MIN_RATIO = 1 + RANKING_ERROR
 _PANELS = 3  # side by side
 _ON_CELL = "#000000"  # legible on every variant's colour, on the light and the dark page
 
@@ -370,13 +370,13 @@ def occupancy(
 
 
 def _latency_axis(theme: Theme, times_us: pd.Series, title: str) -> Part:
-    """Return a time axis whose ends differ at least by `_LEAST_RATIO`, so that similar times
+    """Return a time axis whose ends differ at least by `_MIN_RATIO`, so that similar times
     look similar."""
     low, high = float(times_us.min()), float(times_us.max())
-    if high / low >= _LEAST_RATIO:
+    if high / low >= _MIN_RATIO:
         return time_axis(theme, low, high, title)
     middle = float(np.sqrt(low * high))
-    low, high = middle / _LEAST_RATIO**0.5, middle * _LEAST_RATIO**0.5
+    low, high = middle / _MIN_RATIO**0.5, middle * _MIN_RATIO**0.5
     return time_axis(theme, low, high, title, range=[np.log10(low), np.log10(high)])
 
 

@@ -17,8 +17,8 @@ from engine.model.kernel import Kernel
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import SweepRow
 
-_MOST_PLACES = 5
-MOST_LINES = 1000  # of a table: more lines would slow down the browser
+_MAX_PLACES = 5
+MAX_LINES = 1000  # of a table: more lines would slow down the browser
 _HEADS = {
     "status": "status",
     "variant": "variant",
@@ -82,8 +82,8 @@ def nearest_to_roof(lines: pd.DataFrame, count: int) -> pd.DataFrame:
 
 
 def table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the first MOST_LINES rows, failures included: the fastest first, untimed rows last."""
-    ordered = frame.sort_values("median_us", na_position="last", kind="stable").head(MOST_LINES)
+    """Return the first MAX_LINES rows, failures included: the fastest first, untimed rows last."""
+    ordered = frame.sort_values("median_us", na_position="last", kind="stable").head(MAX_LINES)
     tunables = [c for c in frame.columns if c.startswith("config.")]
     names = list(_HEADS)
     heads = {c: c.removeprefix("config.").replace("_", " ") for c in tunables}
@@ -184,7 +184,7 @@ def best(result: ProblemResult, rows: Sequence[SweepRow]) -> list[dict[str, Any]
             "device": result.device,
             "point": place.point,
         }
-        for place in result.places[:_MOST_PLACES]
+        for place in result.places[:_MAX_PLACES]
         if place.point in by_point
     ]
 

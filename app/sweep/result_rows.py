@@ -14,7 +14,7 @@ from engine.search.results import COLUMNS, row_dict
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-_MOST_FILTERS = 6  # number of filters whose results per group are cached
+_MAX_FILTERS = 6  # number of filters whose results per group are cached
 
 _REBUILD_S = 2.0  # least time between two redraws of a running sweep's results
 
@@ -104,7 +104,7 @@ class ResultRows:
             known = before.get(key)
             now[key] = known if known and known[0] == rows else (rows, make(key, rows))
         self._groups[what] = now
-        while len(self._groups) > _MOST_FILTERS:
+        while len(self._groups) > _MAX_FILTERS:
             del self._groups[next(iter(self._groups))]
         return {key: result for key, (_, result) in now.items()}
 

@@ -22,14 +22,14 @@ from app.shared.widgets import (
 )
 from app.sweep import charts, frames, point_links, tuned_configs
 from app.sweep.filtered_rows import FilteredRows
-from app.sweep.frames import MOST_LINES
+from app.sweep.frames import MAX_LINES
 from app.sweep.result_rows import ResultRows
 from engine.attention.config import TunedConfig, all_variants
 from engine.base.errors import Status
 from engine.base.table import Table
 from engine.devices import find_device
 from engine.model.roofline import LEVELS
-from engine.search.autotune import ProblemResult, configs_to_keep, problem_result
+from engine.search.autotune import ProblemResult, configs_to_save, problem_result
 from engine.search.results import (
     ROOFLINE_COLUMNS,
     best_so_far,
@@ -59,8 +59,8 @@ TABS = (
 _EVERY = "all problems"
 _OUTLIERS_SHOWN = 5
 _PREPARED = "sweep_csv_prepared"  # the rows that it was made of, and its bytes
-_MOST_CURVES = 12  # of problems
-_MOST_DRAWN = 1500  # lines of the parallel coordinates
+_MAX_CURVES = 12  # of problems
+_MAX_DRAWN = 1500  # lines of the parallel coordinates
 
 
 def _colors(rows: FilteredRows) -> Mapping[str, str]:
@@ -103,7 +103,7 @@ def draw(
                 _winners(rows, final_round)
             elif title == "Tuned configs":
                 tuned_configs.draw(
-                    rows.cached("keep", lambda: _keepable(rows, final_round, strategy))
+                    rows.cached("tuned", lambda: _savable(rows, final_round, strategy))
                 )
             elif title == "Parallel coordinates":
                 _parallel(rows)
@@ -187,8 +187,8 @@ def _winners(rows: FilteredRows, final_round: list[ProblemResult]) -> None:
     )
     places = rows.cached(("best", *final_round), lambda: _places(rows, results, final_round))
     point_links.draw(point_links.table(places, "sweep_places"), rows, "places")
-    if len(places) == MOST_LINES:
-        st.caption(f"The first {MOST_LINES:,} lines; select a problem above to see the others.")
+    if len(places) == MAX_LINES:
+        st.caption(f"The first {MAX_LINES:,} lines; select a problem above to see the others.")
 
 
 def _places(
@@ -199,7 +199,7 @@ def _places(
         ("lines", *final_round),
         lambda group, own: frames.best(of[group], own) if group in of else [],
     )
-    lines = list(chain.from_iterable(each.values()))[:MOST_LINES]
+    lines = list(chain.from_iterable(each.values()))[:MAX_LINES]
     table = Table.of("Best points", lines).frame(dashes=False)
     table = table.set_index("point") if lines else table
     return _beside_known(table, rows, "latency")
@@ -214,12 +214,12 @@ def _results(rows: FilteredRows, final_round: list[ProblemResult]) -> list[Probl
     return [result for result in results.values() if result is not None]
 
 
-def _keepable(
+def _savable(
     rows: FilteredRows, final_round: list[ProblemResult], strategy: StrategyName
 ) -> list[TunedConfig]:
     # Places of the final round are among all variants.
     unfiltered = FilteredRows(rows.all_rows, rows.name, rows.problem, ())
-    best = configs_to_keep(_results(unfiltered, final_round), unfiltered.rows, strategy)
+    best = configs_to_save(_results(unfiltered, final_round), unfiltered.rows, strategy)
     return [e for e in best if not rows.variants or e.variant in rows.variants]
 
 
@@ -260,7 +260,7 @@ def _one_of(label: str, options: list[str], key: str) -> str:
 
 def _parallel(rows: FilteredRows) -> None:
     name, here = _of_one_problem(rows, "Lines of", "sweep_lines")
-    few = rows.cached(("few", name), lambda: frames.fastest(here, _MOST_DRAWN))
+    few = rows.cached(("few", name), lambda: frames.fastest(here, _MAX_DRAWN))
     frame, labels = rows.cached(("axes", name), lambda: parallel_coordinates(few))
     if len(frame.columns) < 2:
         empty("filtered", "Nothing varies", "All matching points are the same: change the filters.")
@@ -321,7 +321,7 @@ def _best_so_far(rows: FilteredRows) -> None:
     timed = rows.frame["median_us"].where(rows.frame["point"].isin(ranked))
     # Failed points took time, too.
     frame = rows.cached("so far", lambda: best_so_far(rows.frame.assign(median_us=timed)))
-    problems = frame["problem"].unique().tolist()[:_MOST_CURVES]
+    problems = frame["problem"].unique().tolist()[:_MAX_CURVES]
     assert rows.origin is not None  # there are times
     origin, spent_s = rows.origin, float(rows.frame["evaluated_in_s"].sum())
     figure = rows.cached(
@@ -376,7 +376,7 @@ def _roofline(rows: FilteredRows) -> None:
     level = _one_of_several(
         "Bytes from", [x for x in LEVELS if x in of_level], "sweep_roofline_level"
     )
-    few = frames.nearest_to_roof(of_level[level], _MOST_DRAWN)
+    few = frames.nearest_to_roof(of_level[level], _MAX_DRAWN)
     roofs = rows.cached("roofs", lambda: sweep_roofs(rows.rows))
     shown = [r for r in roofs if r.device == find_device(device).name]
     figure = roofline(few, shown, [level], _colors(rows), theme())
@@ -434,7 +434,7 @@ def _download(rows: FilteredRows, name: str) -> None:
     """
     which = (name, rows.problem, rows.variants)
     data: bytes | None = None
-    if len(rows.frame) <= MOST_LINES:
+    if len(rows.frame) <= MAX_LINES:
         data = rows.cached("csv", lambda: tables.csv(rows.frame))
     elif st.session_state.get(_PREPARED, ((), b""))[0] == which:
         data = st.session_state[_PREPARED][1]

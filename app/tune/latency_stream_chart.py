@@ -24,7 +24,7 @@ _TIMES_PX, _STATE_PX, _LANE_PX, _HEAD_PX, _FOOT_PX = 300, 110, 40, 26, 52
 _GAP_PX = 34  # between panels: room for the lower panel's title
 # One colour per panel; all panels share the time axis.
 _CLOCK_COLOR, _POWER_COLOR = CATEGORICAL[2], CATEGORICAL[1]
-_MOST_SHADED = 60
+_MAX_SHADED = 60
 _NUMBER = ",~r"
 
 
@@ -140,7 +140,7 @@ def _stack(
         spikecolor=theme.line,
     )
     # Many short spans would be unreadable and slow to draw; the lanes of their reasons show them.
-    layout["shapes"] = [_shade(span, theme) for span in spans[:_MOST_SHADED]]
+    layout["shapes"] = [_shade(span, theme) for span in spans[:_MAX_SHADED]]
     return figure(
         theme,
         _HEAD_PX + inner + _FOOT_PX,

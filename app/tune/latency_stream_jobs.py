@@ -23,7 +23,7 @@ NOTICES = "latency_stream"
 
 _SETTLED_S = 0.4  # a request that is unchanged for this long is not a slider being dragged
 _WATCHED_S = 3.0  # a tab that has not polled for this long is closed, or shows something else
-_MOST_IN_MEMORY = 4  # streams; others are read again from their files
+_MAX_IN_MEMORY = 4  # streams; others are read again from their files
 
 _FOLLOWED = "latency_stream_followed"  # the running job that this tab shows
 _NEXT = "latency_stream_next"  # (request, since when): the stream that this tab starts next
@@ -108,7 +108,7 @@ def _up_to_date(job_id: str) -> LatencySeries:
     series = _series.pop(job_id, None) or LatencySeries()
     series.extend(manager().read_stream(job_id, series.after))
     _series[job_id] = series
-    while len(_series) > _MOST_IN_MEMORY:
+    while len(_series) > _MAX_IN_MEMORY:
         del _series[next(iter(_series))]
     return series
 

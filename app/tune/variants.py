@@ -20,7 +20,7 @@ from engine.search.ranking import SweepRow
 from engine.versions.figures import default_threshold
 from kernels.ladder import LADDER
 
-_MOST_SWEEPS = 5  # the newest
+_MAX_SWEEPS = 5  # the newest
 _POLL_S = 0.5
 # Fixed widths, because the table's own widths cut the content.
 _WIDTHS_PX = {
@@ -119,7 +119,7 @@ def _at(selection: Selection) -> tuple[object, str]:
 
 def _sweep_rows() -> list[SweepRow]:
     """Return the points of the newest sweeps, of the app and of the command line."""
-    sweeps = [job for job in manager().jobs() if job.kind == "sweep"][:_MOST_SWEEPS]
+    sweeps = [job for job in manager().jobs() if job.kind == "sweep"][:_MAX_SWEEPS]
     rows = [row for job in sweeps for row in manager().rows(job.job_id)]
-    listed = sweep_files().listed()[:_MOST_SWEEPS]
+    listed = sweep_files().listed()[:_MAX_SWEEPS]
     return [*rows, *(row for job in listed for row in sweep_files().rows(job.job_id))]

@@ -207,8 +207,8 @@ class Occupancy(Stored, Tabular):
     @property
     def limiter(self) -> Limiter:
         """The first limiting resource."""
-        binding = self.binding if self.ctas_per_sm else ()
-        return cast("Limiter", next(iter(binding), "does not fit"))
+        limiters = self.limiters if self.ctas_per_sm else ()
+        return cast("Limiter", next(iter(limiters), "does not fit"))
 
     @property
     def wave_efficiency(self) -> float | None:
@@ -216,7 +216,7 @@ class Occupancy(Stored, Tabular):
         return self.waves / math.ceil(self.waves) if self.waves else None
 
     @property
-    def binding(self) -> tuple[str, ...]:
+    def limiters(self) -> tuple[str, ...]:
         """Return the resources that allow the fewest CTAs per SM; `limiter` is the first."""
         fewest = min(self.limits.values(), default=0)
         return tuple(name for name, n in self.limits.items() if n == fewest)
@@ -225,7 +225,7 @@ class Occupancy(Stored, Tabular):
         """Return the limiting resources as text: `registers and shared memory`."""
         names = {"ctas": "CTA slots"}
         return (
-            " and ".join(names.get(n, n) for n in self.binding)
+            " and ".join(names.get(n, n) for n in self.limiters)
             if self.ctas_per_sm
             else str(self.limiter)
         )

@@ -138,7 +138,7 @@ def _resource_rows(each: PassReport) -> list[tuple[str, object]]:
     ]
 
 
-_MOST_ROWS = 40  # of a sweep, without --csv
+_MAX_ROWS = 40  # of a sweep, without --csv
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def _roofline_of_sweep(args: RooflineOptions, journal: Path) -> int:
     else:
         for each in roofs:
             print_table(roofs_table(each))
-        print_table(roofline_table(frame.head(_MOST_ROWS)))
-        if len(frame) > _MOST_ROWS:
-            print(f"The first {_MOST_ROWS} of {len(frame):,} lines: --csv prints them all.")
+        print_table(roofline_table(frame.head(_MAX_ROWS)))
+        if len(frame) > _MAX_ROWS:
+            print(f"The first {_MAX_ROWS} of {len(frame):,} lines: --csv prints them all.")
     return 0

@@ -157,7 +157,7 @@ def options_of(parsed: argparse.Namespace) -> Any:
 def _overview() -> str:
     """Return the commands by group, as wide as the terminal."""
     read = _read()
-    width = min(shutil.get_terminal_size().columns, _MOST_COLUMNS)
+    width = min(shutil.get_terminal_size().columns, _MAX_COLUMNS)
     indent = 4 + max(map(len, read["commands"]))
     lines = []
     for title, names in read["groups"].items():
@@ -171,7 +171,7 @@ def _overview() -> str:
     return "\n".join(lines[1:])
 
 
-_MOST_COLUMNS = 110  # of prose
+_MAX_COLUMNS = 110  # of prose
 
 
 @cache

@@ -22,18 +22,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
+from engine.attention.config import tuned_path
 from engine.attention.problem import feature_options
 from engine.base.errors import AttuneError, BadInput, ToolMissing
+from engine.base.files import data_folder
 from engine.cuda_source.sources import files_inside
 from engine.gate.settings import parse_problem
+from engine.sessions.session import working_folder
+from engine.sessions.store import SETTING
 from engine.versions.figures import variant_of
 
 Answer: TypeAlias = dict[str, Any]
 Tool: TypeAlias = Callable[..., Coroutine[Any, Any, Answer]]
 
-MOST_SECONDS = 600.0
-_MOST_ITEMS = 12  # of a list in a response
-_MOST_TEXT = 600  # characters of a text in a response
+MAX_SECONDS = 600.0
+_MAX_ITEMS = 12  # of a list in a response
+_MAX_TEXT = 600  # characters of a text in a response
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.~^@/-]*")
 _INSTRUCTIONS = (
     "Attune checks and analyses CUDA attention kernels without a GPU. A kernel is the name of a "
@@ -64,6 +68,7 @@ class Tools:
     def __init__(self, rights: Rights, data: Path) -> None:
         self._rights = rights
         self._data = data  # data folder of commands
+        self._environment = environment_of(rights, data)
 
     def all(self) -> tuple[Tool, ...]:
         return (
@@ -171,7 +176,7 @@ class Tools:
             )
         kept = ["--keep"] if keep else []
         journal = self._data / f"sweep-{os.urandom(6).hex()}.jsonl"
-        budget = min(max(seconds, 1.0), MOST_SECONDS)
+        budget = min(max(seconds, 1.0), MAX_SECONDS)
         answer: Answer = await self._json(
             "sweep", self._kernel(kernel), *_problem(problem, sweep=True), f"--gpu={gpu}",
             "--no-execute", "--strategy=simulated", f"--budget-seconds={budget}",
@@ -249,8 +254,8 @@ class Tools:
         self, *arguments: str, seconds: float | None = None, may_fail: bool = False
     ) -> Any:
         """Run a command and return its shortened JSON. Raises Refused with its error sentence."""
-        limit = min(seconds or self._rights.seconds, MOST_SECONDS + 60.0)
-        code, out, err = await _run(arguments, self._rights.root, self._environment(), limit)
+        limit = min(seconds or self._rights.seconds, MAX_SECONDS + 60.0)
+        code, out, err = await _run(arguments, self._rights.root, self._environment, limit)
         if out and (code == 0 or may_fail):
             with contextlib.suppress(ValueError):
                 found = json.loads(out)
@@ -262,14 +267,26 @@ class Tools:
         last = said[-1].removeprefix("error: ") if said else " ".join(lines[-1:])
         raise Refused(last or f"{arguments[0]} failed with exit code {code}.")
 
-    def _environment(self) -> dict[str, str]:
-        environment = dict(os.environ) | {"PYTHONPATH": _path()}
-        if not self._rights.write:
-            environment |= {
-                "ATTUNE_DATA_DIR": str(self._data),
-                "ATTUNE_SESSIONS": str(self._data / "sessions"),
-            }
+
+def environment_of(rights: Rights, data: Path) -> dict[str, str]:
+    """Return the environment of the commands.
+
+    Without permission to write, their data folder is `data`, but they read the user's sessions and
+    tuned configs, so that they give the times that the user sees.
+    """
+    environment = dict(os.environ) | {"PYTHONPATH": _path()}
+    if rights.write:
         return environment
+    open_sessions = data / "working"
+    if not open_sessions.is_symlink():
+        data.mkdir(parents=True, exist_ok=True)
+        open_sessions.symlink_to(working_folder().absolute())
+    sessions = os.environ.get(SETTING, "").strip() or str(data_folder() / "sessions")
+    return environment | {
+        "ATTUNE_DATA_DIR": str(data),
+        SETTING: sessions,
+        "ATTUNE_TUNED": str(tuned_path().absolute()),
+    }
 
 
 async def _run(
@@ -315,10 +332,10 @@ def shortened(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: shortened(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        short = [shortened(each) for each in value[:_MOST_ITEMS]]
-        return short + [f"… {len(value) - _MOST_ITEMS} more"] * (len(value) > _MOST_ITEMS)
-    if isinstance(value, str) and len(value) > _MOST_TEXT:
-        return f"{value[:_MOST_TEXT]}…"
+        short = [shortened(each) for each in value[:_MAX_ITEMS]]
+        return short + [f"… {len(value) - _MAX_ITEMS} more"] * (len(value) > _MAX_ITEMS)
+    if isinstance(value, str) and len(value) > _MAX_TEXT:
+        return f"{value[:_MAX_TEXT]}…"
     return round(value, 4) if isinstance(value, float) else value
 
 

@@ -69,7 +69,7 @@ def print_table(table: Table) -> None:
     """Print a table fitted to the terminal, with right-aligned numbers, and its remark. Skip an
     empty table."""
     if table.rows:
-        if len(table.rows) <= _MOST_FITTED:
+        if len(table.rows) <= _MAX_FITTED:
             _draw(table)
         else:
             print(as_text(table))
@@ -77,7 +77,7 @@ def print_table(table: Table) -> None:
         print(table.remark)
 
 
-_MOST_FITTED = 500  # rows; fitting a thousand to the terminal takes half a second
+_MAX_FITTED = 500  # rows; fitting a thousand to the terminal takes half a second
 
 
 def _draw(table: Table) -> None:

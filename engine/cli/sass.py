@@ -66,14 +66,12 @@ T = TypeVar("T")
 
 # Run a command in a separate process with limits, because files may be untrusted.
 
-_MOST_TIME_S = 600
-_MOST_MEMORY_BYTES = 8 << 30  # in addition to the process' memory at its start
+_MAX_TIME_S = 600
+_MAX_MEMORY_BYTES = 8 << 30  # in addition to the process' memory at its start
 _PR_SET_PDEATHSIG = 1
 
 
-def run_in_process(
-    run: Callable[[T], int], args: T, file: str, most_s: float = _MOST_TIME_S
-) -> int:
+def run_in_process(run: Callable[[T], int], args: T, file: str, most_s: float = _MAX_TIME_S) -> int:
     """Run `run(args)` in a separate process with this process' output, so that `file` cannot harm
     this one.
 
@@ -149,9 +147,9 @@ def _set_limits() -> None:
         if os.getppid() != parent:
             os._exit(1)
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        memory = pages * resource.getpagesize() + _MOST_MEMORY_BYTES
+        memory = pages * resource.getpagesize() + _MAX_MEMORY_BYTES
         _at_most(resource.RLIMIT_AS, memory)
-    _at_most(resource.RLIMIT_CPU, 2 * _MOST_TIME_S)
+    _at_most(resource.RLIMIT_CPU, 2 * _MAX_TIME_S)
     _at_most(resource.RLIMIT_CORE, 0)
 
 

@@ -33,7 +33,7 @@ from engine.machine_code.execution import (
 from engine.machine_code.launch import Content, Launch, buffer_address
 
 _TIME_LIMIT_S = 300.0
-_MOST_CLUSTER_CTAS = 16  # the largest non-portable cluster size
+_MAX_CLUSTER_CTAS = 16  # the largest non-portable cluster size
 _FLOATS = {"f16": np.float16, "f32": np.float32, "f64": np.float64, "tf32": np.float32}
 
 
@@ -101,8 +101,8 @@ def _cluster_of(
             f"--cluster needs sm_90 or later, and the code is for {cubin.arch}: leave it out.",
             code="cluster_before_hopper",
         )
-    if size > _MOST_CLUSTER_CTAS or (compiled and cluster != compiled):
-        by = f"the code says {compiled}" if compiled else f"it has {_MOST_CLUSTER_CTAS} at most"
+    if size > _MAX_CLUSTER_CTAS or (compiled and cluster != compiled):
+        by = f"the code says {compiled}" if compiled else f"it has {_MAX_CLUSTER_CTAS} at most"
         raise InvalidProblem(
             f"CUDA launches no cluster of {cluster} CTAs: {by}.", code="cluster_refused"
         )

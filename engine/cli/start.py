@@ -14,7 +14,7 @@ from pathlib import Path
 
 from engine.base.errors import InvalidProblem, ToolMissing
 from engine.base.files import PACKAGES
-from engine.cli.mcp_server import MOST_SECONDS, Rights, serve
+from engine.cli.mcp_server import MAX_SECONDS, Rights, serve
 from engine.software_gpu.process_environment import software_environment
 
 
@@ -47,8 +47,8 @@ class McpOptions:
 
 
 def run_mcp(args: McpOptions) -> int:
-    if args.seconds > MOST_SECONDS:
-        raise InvalidProblem(f"--seconds is at most {MOST_SECONDS:.0f}, not {args.seconds:g}.")
+    if args.seconds > MAX_SECONDS:
+        raise InvalidProblem(f"--seconds is at most {MAX_SECONDS:.0f}, not {args.seconds:g}.")
     serve(Rights(Path.cwd().resolve(), args.write, args.run_kernels, args.seconds))
     return 0
 

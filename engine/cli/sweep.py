@@ -41,7 +41,7 @@ from engine.cli.output import print_json, print_table, unfiltered
 from engine.cuda_source import cache_root
 from engine.devices import find_device
 from engine.pipeline.request import runs_on_gpu, target_device
-from engine.search.autotune import ProblemResult, configs_to_keep, keep_configs
+from engine.search.autotune import ProblemResult, configs_to_save, save_configs
 from engine.search.ranking import SweepRow
 from engine.search.results import SHOWN_PLACES, result_tables, row_dict, sweep_frame
 from engine.search.space import ProblemAxes, Space, SweepOptions, SweepPoint, parse_values
@@ -388,7 +388,7 @@ def _save_tuned(
     spec: SweepSpec, rows: Sequence[SweepRow], results: Sequence[ProblemResult]
 ) -> list[str]:
     """Save each variant's best config; return a sentence for each."""
-    return keep_configs(configs_to_keep(results, rows, spec.strategy))
+    return save_configs(configs_to_save(results, rows, spec.strategy))
 
 
 def _spec(args: CommandOptions) -> SweepSpec:

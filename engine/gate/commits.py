@@ -31,8 +31,8 @@ from engine.versions.workers import Failed, Workers
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_COMMITS = 500
-_MOST_DIFF = 100_000  # characters
+MAX_COMMITS = 500
+_MAX_DIFF = 100_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ def history_of(
         InvalidProblem: `last` is not a valid number of commits.
         NoTree: git fails.
     """
-    if not 1 <= last <= MOST_COMMITS:
-        raise InvalidProblem(f"--last is a number from 1 to {MOST_COMMITS}, not {last}.")
+    if not 1 <= last <= MAX_COMMITS:
+        raise InvalidProblem(f"--last is a number from 1 to {MAX_COMMITS}, not {last}.")
     settings = read_settings(tree.root)
     now = find_kernels(tree, settings.kernels)
     if kernel not in now:
@@ -121,7 +121,7 @@ def history_of(
         findings: tuple[Finding, ...] = ()
         if before is not None:
             findings = compare_answers(before, answer, settings.thresholds)
-        diff = source_diff(tree.root, commit, here.files)[:_MOST_DIFF] if before is not None else ""
+        diff = source_diff(tree.root, commit, here.files)[:_MAX_DIFF] if before is not None else ""
         steps.append(Step(commit, day, subject, answer, findings, diff))
         before = answer if version is not None else None
     return KernelHistory(kernel, asked, on, tuple(steps))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from engine.pipeline.evaluate import Evaluator
 
 # Correctness is checked on problems that the host executes in seconds.
-_MOST_HEADS, _MOST_ROWS = 2, 200
+_MAX_HEADS, _MAX_ROWS = 2, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,14 +569,14 @@ def _compiles_for(variant: Variant, arch: str) -> bool:
 def _small(problem: Problem) -> Problem:
     """Return a small problem of the same kind; its 203 rows leave a partial last tile."""
     group = problem.head_group
-    heads = max(1, min(problem.kv_heads, _MOST_HEADS))
-    keys = None if problem.seqlen_kv is None else min(problem.seqlen_kv, _MOST_ROWS)
+    heads = max(1, min(problem.kv_heads, _MAX_HEADS))
+    keys = None if problem.seqlen_kv is None else min(problem.seqlen_kv, _MAX_ROWS)
     return replace(
         problem,
         batch=1,
         num_heads=heads * group,
         num_heads_kv=heads,
-        seqlen=min(problem.seqlen, _MOST_ROWS),
+        seqlen=min(problem.seqlen, _MAX_ROWS),
         seqlen_kv=keys,
         seqlens=None,
     )

@@ -43,9 +43,9 @@ from engine.model.occupancy import IntArray
 from kernels.variant import Config, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
-_MOST_MIXED = 8  # points of a curve at which CTAs are scheduled one by one
+_MAX_MIXED = 8  # points of a curve at which CTAs are scheduled one by one
 # With more CTAs in a launch, the assignment of the last ones matters little.
-_MOST_DISPATCHED = 4_000
+_MAX_DISPATCHED = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class SimulatedCtas:
         cycles += self.cut(-(-launches.useful_ctas // num_sms), absent)
         if self.slots is not None:
             ctas, is_cut = launches.useful_ctas, launches.seqlen % launches.query_rows > 0
-            few = (ctas > self.times.resident * num_sms) & (ctas <= _MOST_DISPATCHED)
+            few = (ctas > self.times.resident * num_sms) & (ctas <= _MAX_DISPATCHED)
             of_some = np.flatnonzero(~several & is_cut & few & (slices > 0))
             self._follow(
                 cycles, launches, of_some, lambda i: self._dispatched(launches, i, num_sms)
@@ -134,7 +134,7 @@ class SimulatedCtas:
         if len(which) == 0:
             return
         last = len(which) - 1
-        some = which[np.unique(np.geomspace(1, last + 1, _MOST_MIXED).astype(np.int64) - 1)]
+        some = which[np.unique(np.geomspace(1, last + 1, _MAX_MIXED).astype(np.int64) - 1)]
         shares = np.array([exact(i) for i in some.tolist()]) / cycles[some]
         cycles[which] *= np.interp(launches.batch[which], launches.batch[some], shares)
 
@@ -411,7 +411,7 @@ def known_ctas(
 
 # CTA times of launches.
 
-_MOST_BATCHES = 5  # batches of a curve at which the order of CTAs is evaluated
+_MAX_BATCHES = 5  # batches of a curve at which the order of CTAs is evaluated
 
 
 def known_launch_curve(
@@ -493,7 +493,7 @@ def _traffic(kernel: Kernel, problem: Problem, launches: Launches, held: int) ->
     if len(beyond) == 0:
         return CurveTraffic(moved, missed)
     last = len(beyond) - 1
-    looked_at = beyond[np.unique(np.geomspace(1, last + 1, _MOST_BATCHES).astype(np.int64) - 1)]
+    looked_at = beyond[np.unique(np.geomspace(1, last + 1, _MAX_BATCHES).astype(np.int64) - 1)]
     at = []
     for batch in launches.batch[looked_at].tolist():
         plan = make_plan(variant, replace(problem, batch=int(batch)), config)

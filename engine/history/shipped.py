@@ -25,7 +25,7 @@ from engine.cuda_source import CompileReport, PtxasInfo
 
 FOLDER = Path(__file__).with_name("figures")
 _FORMAT = 1
-_MOST_BYTES = 8 << 20
+_MAX_BYTES = 8 << 20
 # Files of `engine.machine_code` that only explain results or compute a launch's output values
 # (included by `native/emulator.cpp` if it `EXECUTES`). Their changes do not change any figure.
 _EXPLAINS = ("advice", "cubin_files.py", "execution.py", "overlap.py", "launch_report.py")
@@ -88,7 +88,7 @@ def path_for(gpu: str) -> Path:
 def read(path: Path) -> ShippedFigures | None:
     """Read the figures of one file; None if it is damaged or from another version of the code."""
     try:
-        data = json.loads(files.read(path, _MOST_BYTES))
+        data = json.loads(files.read(path, _MAX_BYTES))
         if data["format"] != _FORMAT or data["simulator"] != simulator_digest():
             return None
         return ShippedFigures(data["reports"], data["ctas"], data["counts"])

@@ -22,7 +22,7 @@ from engine.search.ranking import SweepRow
 from engine.search.sweep.journal import SweepCounts, SweepJournal, Tally
 
 PREFIX = "cli-"  # of the ids of these jobs
-_MOST = 50  # newest journals of a folder
+_MAX_JOURNALS = 50  # newest journals of a folder
 _MAX_HEAD_BYTES = 64 << 20  # a million problems
 _TAIL_BYTES = 4096
 _ACTIVE_S = 10.0  # a journal modified this recently is being written
@@ -91,7 +91,7 @@ class SweepFiles:
                 stamps.append((path.stat().st_mtime, path))
             except OSError:  # removed meanwhile
                 continue
-        return [path for _, path in sorted(stamps, reverse=True)[:_MOST]]
+        return [path for _, path in sorted(stamps, reverse=True)[:_MAX_JOURNALS]]
 
     def _job(self, path: Path) -> JobStatus | None:
         try:

@@ -117,7 +117,7 @@ def estimate_backward(
 
 # Rounds of resident CTAs on the busiest SM beyond which time grows with the batch and is not
 # simulated.
-_MOST_ROUNDS = 8
+_MAX_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class BackwardTimes:
     us: FloatArray
     low_us: FloatArray
     high_us: FloatArray
-    binds: npt.NDArray[np.object_]
+    limited_by: npt.NDArray[np.object_]
     by_machine_code: bool
 
 
@@ -149,7 +149,7 @@ def backward_times(
         InvalidProblem: no time can be predicted.
         UnknownName, CompileError, ToolMissing: as `Known.estimate`.
     """
-    rows = _simulated(batches, int(np.sum(load <= _MOST_ROUNDS * resident)))
+    rows = _simulated(batches, int(np.sum(load <= _MAX_ROUNDS * resident)))
     found = [known.estimate(kernel, replace(problem, batch=int(batches[i]))) for i in rows]
     by_machine_code = all(e.by_machine_code for e in found)
     if not by_machine_code:  # a curve must not mix two methods
@@ -159,8 +159,8 @@ def backward_times(
     place = load + batches / (batches[-1] + 1)
     us, low_us, high_us = (_between(known_us, rows, place, batches) for known_us in times)
     nearest = np.searchsorted(rows, np.arange(len(batches)), side="right") - 1
-    binds = np.array([e.terms.binding() if e.terms else "" for e in found], dtype=object)
-    return BackwardTimes(us, low_us, high_us, binds[nearest], by_machine_code)
+    limited_by = np.array([e.terms.limited_by() if e.terms else "" for e in found], dtype=object)
+    return BackwardTimes(us, low_us, high_us, limited_by[nearest], by_machine_code)
 
 
 def _simulated(batches: IntArray, among: int) -> IntArray:

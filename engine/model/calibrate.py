@@ -54,10 +54,10 @@ _BOUNDS = {
 }
 # A parameter is fitted if a change by a factor e changes some point's log time by this much, beyond
 # the effect of parameters chosen before.
-_LEAST_EFFECT = 5e-4
+_MIN_EFFECT = 5e-4
 # Assumed noise if there are no more points than parameters.
 _ASSUMED_NOISE = 0.05
-_LEAST_NOISE = 0.02
+_MIN_NOISE = 0.02
 _STEP = 0.1
 # A time shorter than this share of the time at peak rates has a wrong unit.
 _POSSIBLE = 0.5
@@ -205,7 +205,7 @@ def _fit(points: Points) -> tuple[Calibration, float]:
     spare = len(target) - len(chosen)
     noise = _ASSUMED_NOISE
     if spare > 0:
-        noise = max(_LEAST_NOISE, float(np.sqrt(np.sum(left**2) / spare)))
+        noise = max(_MIN_NOISE, float(np.sqrt(np.sum(left**2) / spare)))
     effect = sensitivity(log_total, theta)
     covariance = np.linalg.inv(effect.T @ effect / noise**2 + np.linalg.inv(prior))
     fitted = tuple(PARAMETER_NAMES[i] for i in sorted(chosen))
@@ -311,7 +311,7 @@ def _tell_apart(effect: FloatArray) -> list[int]:
         norms = np.linalg.norm(remaining, axis=0)
         norms[chosen] = 0.0
         best = int(np.argmax(norms))
-        if norms[best] < _LEAST_EFFECT:
+        if norms[best] < _MIN_EFFECT:
             break
         chosen.append(best)
         direction = remaining[:, best] / norms[best]

@@ -53,11 +53,11 @@ _EXP_PER_CYCLE = 16  # MUFU results per SM and cycle, all of sm_75 to sm_121
 _L2_BYTES_PER_CYCLE = 64
 _L2_PORT_EFFICIENCY = 0.8
 # A dependent pass starts about 2 µs after the previous one has drained, or sooner with a low floor.
-_MOST_GAP_US = 2.0
+_MAX_GAP_US = 2.0
 # A CTA of a fusion pass: two dependent trips to L2 and back.
 _FUSE_CTA_US = 1.5
 
-BINDS = (
+TERMS = (
     "launch floor",
     "one CTA",
     "CTAs per SM",
@@ -252,8 +252,8 @@ class Terms:
     fuse_us: FloatArray  # later passes without their floors
 
     @property
-    def binds(self) -> npt.NDArray[np.int64]:
-        """Return the largest term, as an index into BINDS, which splits compute into its parts."""
+    def limiting(self) -> npt.NDArray[np.int64]:
+        """Return the largest term, as an index into TERMS, which splits compute into its parts."""
         largest = np.argmax(
             np.stack([self.floor_us, self.compute_us, self.l2_us, self.dram_us, self.fuse_us]),
             axis=0,
@@ -261,10 +261,10 @@ class Terms:
         at_peak = 0.99 * self.compute_us
         compute = np.select(
             [self.peak_us >= at_peak, self.exp_us >= at_peak, self.load_per_sm > 1],
-            [BINDS.index("math peak"), BINDS.index("exp peak"), BINDS.index("CTAs per SM")],
-            BINDS.index("one CTA"),
+            [TERMS.index("math peak"), TERMS.index("exp peak"), TERMS.index("CTAs per SM")],
+            TERMS.index("one CTA"),
         )
-        others = [BINDS.index(x) for x in ("launch floor", "one CTA", "L2", "DRAM", "fusion pass")]
+        others = [TERMS.index(x) for x in ("launch floor", "one CTA", "L2", "DRAM", "fusion pass")]
         return np.where(largest == 1, compute, np.array(others)[largest])
 
     @property
@@ -273,9 +273,9 @@ class Terms:
         its bytes at DRAM's bandwidth. Nothing is assumed about a CTA's time."""
         return np.maximum(self.peak_us, self.dram_us)
 
-    def binding(self, i: int = 0) -> str:
-        """Return the name of the limiting term of the i-th launch, one of BINDS."""
-        return BINDS[int(self.binds[i])]
+    def limited_by(self, i: int = 0) -> str:
+        """Return the name of the limiting term of the i-th launch, one of TERMS."""
+        return TERMS[int(self.limiting[i])]
 
 
 def evaluate(
@@ -358,7 +358,7 @@ def evaluate(
         for i in range(1, num_passes):
             fuse_rounds = -(-launches.ctas[i] // (m.num_sms * resident[i]))
             fuse_us = fuse_us + np.maximum(fuse_bytes / fuse_rate, fuse_rounds * _FUSE_CTA_US)
-    gap_us = np.minimum(parameters.floor_us, _MOST_GAP_US)
+    gap_us = np.minimum(parameters.floor_us, _MAX_GAP_US)
     floor_us = np.zeros_like(compute_us) + (parameters.floor_us + (num_passes - 1) * gap_us)
 
     slowest = np.maximum(np.maximum(compute_us, l2_us), dram_us)
@@ -522,18 +522,18 @@ def method_note(calibration: Calibration | None, curve: CtaCurve | None) -> str:
     return f"{method}. {CALIBRATED} {calibration.points} measured point{s}."
 
 
-def binding_sentence(terms: Terms, device: DeviceSpec) -> str:
+def limit_sentence(terms: Terms, device: DeviceSpec) -> str:
     """Return one sentence on the limiting term of a launch."""
-    binds = terms.binding()
-    if binds == "launch floor":
+    limit = terms.limited_by()
+    if limit == "launch floor":
         return f"Launch overhead is the largest part ({format_us(terms.floor_us[0])})."
-    if binds == "one CTA":
+    if limit == "one CTA":
         idle = (device.num_sms or 0) - int(terms.ctas[0])
         rest = f" while {idle:,} of {device.num_sms} SMs idle" if idle > 0 else ""
         return (
             f"The serial work of one CTA is the largest part ({format_us(terms.cta_us[0])}){rest}."
         )
-    if binds == "CTAs per SM":
+    if limit == "CTAs per SM":
         load, resident = int(terms.load_per_sm[0]), int(terms.ctas_per_sm[0])
         return (
             f"The busiest SM works through {load:,} CTAs, {min(load, resident)} at a time "
@@ -545,5 +545,5 @@ def binding_sentence(terms: Terms, device: DeviceSpec) -> str:
         "L2": ("L2 bandwidth is the limit", terms.l2_us),
         "DRAM": ("DRAM bandwidth is the limit", terms.dram_us),
         "fusion pass": ("Fusing the partial results is the largest part", terms.fuse_us),
-    }[binds]
+    }[limit]
     return f"{what} ({format_us(time_us[0])})."

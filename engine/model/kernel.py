@@ -48,8 +48,8 @@ from engine.model.equations import (
     Machine,
     Parameters,
     Terms,
-    binding_sentence,
     evaluate,
+    limit_sentence,
     machine,
     method_note,
     predict_arrays,
@@ -332,7 +332,7 @@ def estimate(
     resident = np.array([[p.occupancy.ctas_per_sm] for p in passes], dtype=np.int64)
     spread = predict_arrays(variant, launches, resident, m, calibration, curve)
     note = method_note(calibration, curve)
-    reason = f"{binding_sentence(spread.terms, device)} {note}"
+    reason = f"{limit_sentence(spread.terms, device)} {note}"
     if calibration is None:  # known times are at a clock that is not known here
         reason += f" At {device.clock_label}."
     if spilled := sum(p.resources.spill_bytes for p in passes):

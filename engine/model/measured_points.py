@@ -249,7 +249,7 @@ class ProblemRow:
 # same table.
 
 MAX_BYTES = 16_000_000
-_MOST_FILES = 200
+_MAX_FILES = 200
 _NAME = re.compile(r"[0-9a-f]{16}")
 
 
@@ -263,7 +263,7 @@ def is_csv_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def keep_csv(data: bytes, most_files: int = _MOST_FILES) -> str:
+def keep_csv(data: bytes, most_files: int = _MAX_FILES) -> str:
     """Store a table and return its name.
 
     Args:

@@ -88,7 +88,7 @@ def no_clusters(compute_capability: tuple[int, int]) -> InvalidProblem:
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 WARP_SIZE = 32
-_MOST_CTAS = (2**31 - 1) * 65_535**2  # a grid's three sizes
+_MAX_CTAS = (2**31 - 1) * 65_535**2  # a grid's three sizes
 
 # Of equally limiting resources, one that the kernel cannot change is named first.
 RESOURCES: tuple[Limiter, ...] = ("warps", "ctas", "registers", "shared memory")
@@ -220,8 +220,8 @@ def occupancy(
     check_launch(limits, threads, registers, smem_bytes)
     if isinstance(ctas, bool) or not isinstance(ctas, int | np.integer) or ctas < 1:
         raise InvalidProblem(f"A launch has at least one CTA, not {ctas!r}.", code="launch_empty")
-    if ctas > _MOST_CTAS:
-        raise InvalidProblem(f"A launch has at most {_MOST_CTAS:,} CTAs, not {ctas:,}.")
+    if ctas > _MAX_CTAS:
+        raise InvalidProblem(f"A launch has at most {_MAX_CTAS:,} CTAs, not {ctas:,}.")
     if not 1 <= cluster_size <= MAX_CLUSTER:
         raise InvalidProblem(
             f"A cluster has 1 to {MAX_CLUSTER} CTAs, not {cluster_size:,}.",
@@ -245,7 +245,7 @@ def occupancy(
         "shared memory": int(per_sm.smem),
     }
     resident = min(allowed.values())
-    binding = [name for name in RESOURCES if allowed[name] == resident]
+    limiting = [name for name in RESOURCES if allowed[name] == resident]
     warps_per_cta = -(-threads // WARP_SIZE)
     active_warps = resident * warps_per_cta
 
@@ -265,7 +265,7 @@ def occupancy(
             waves = useful / per_wave
             tail = useful % per_wave
 
-    reason = _reason(limits, binding, resident, warps_per_cta, registers, smem_bytes)
+    reason = _reason(limits, limiting, resident, warps_per_cta, registers, smem_bytes)
     if resident and cluster_size > 1 and num_sms is not None:
         reason += _cluster_sentence(limits, num_sms, resident, cluster_size)
     return Occupancy(
@@ -299,7 +299,7 @@ def _cluster_sentence(limits: SmLimits, num_sms: int, resident: int, cluster_siz
 
 def _reason(
     limits: SmLimits,
-    binding: list[Limiter],
+    limiting: list[Limiter],
     resident: int,
     warps_per_cta: int,
     registers: int,
@@ -307,7 +307,7 @@ def _reason(
 ) -> str:
     """Return one sentence on what limits the CTAs per SM and what would help."""
     if resident == 0:
-        if "shared memory" in binding:
+        if "shared memory" in limiting:
             return (
                 f"It does not fit: a CTA asks for {smem_bytes:,} bytes of shared memory and may "
                 f"have {limits.smem_per_cta_optin_bytes:,}; use smaller tiles."
@@ -322,24 +322,24 @@ def _reason(
     used = resident * warps_per_cta
     if used == limits.max_warps_per_sm:
         return f"{fits}, all {used} warps it can hold: occupancy is full."
-    if len(binding) > 1:
+    if len(limiting) > 1:
         words = {
             "warps": f"its {limits.max_warps_per_sm} warps",
             "ctas": "its CTA slots",
             "registers": f"registers ({registers} per thread)",
             "shared memory": f"shared memory ({smem_bytes:,} bytes per CTA)",
         }
-        together = " and ".join(words[name] for name in binding)
+        together = " and ".join(words[name] for name in limiting)
         return f"{fits}, limited equally by {together}: reducing only one of them does not help."
-    if binding[0] == "warps":
+    if limiting[0] == "warps":
         return (
             f"{fits}; another would exceed its {limits.max_warps_per_sm} warps, and "
             f"{limits.max_warps_per_sm - used} stay unused: a CTA size that divides "
             f"{limits.max_warps_per_sm} warps would fill it."
         )
-    if binding[0] == "ctas":
+    if limiting[0] == "ctas":
         return f"{fits}, all the CTA slots it has; more warps per CTA would raise occupancy."
-    if binding[0] == "registers":
+    if limiting[0] == "registers":
         return (
             f"{fits}, limited by registers ({registers} per thread); fewer registers per thread "
             f"would let more CTAs in."

@@ -66,9 +66,9 @@ _STRIDED = re.compile(
     r"\bfor\s*\(\s*[\w\s]{1,40}?(?P<name>\b\w+)\s*=\s*threadIdx_x\s*;[^;]{1,200};"
     r"\s*(?P=name)\s*\+=\s*(\w+)\s*\)"
 )
-_MOST_STATEMENTS = 400
-_MOST_TERMS = 64
-_MOST_FACTORS = 16
+_MAX_STATEMENTS = 400
+_MAX_TERMS = 64
+_MAX_FACTORS = 16
 _MAX_DEPTH = 8
 _WHOLE: Final = "batch * num_heads * seqlen"
 
@@ -181,7 +181,7 @@ class BlockIndices:
             return False
         definitions = re.findall(r"\b(\w{1,60})\s*=(?!=)(?=([^;=]{1,300}))", self._body)
         of_cta: set[str] = set()
-        for name, text in definitions[:_MOST_STATEMENTS]:
+        for name, text in definitions[:_MAX_STATEMENTS]:
             if "blockIdx_" in text or not of_cta.isdisjoint(re.findall(r"\w+", text)):
                 of_cta.add(name)
         compared = {
@@ -294,7 +294,7 @@ class BlockIndices:
     # ---- reading the body ----
 
     def _read(self) -> None:
-        statements = re.split(r"[;{}]", self._body)[:_MOST_STATEMENTS]
+        statements = re.split(r"[;{}]", self._body)[:_MAX_STATEMENTS]
         found: list[tuple[str, str, bool]] = []  # name, text, whether an address
         for statement in statements:
             plain = statement.strip()
@@ -350,10 +350,10 @@ class BlockIndices:
         if isinstance(node, ast.BinOp):
             left, right = self._terms(node.left), self._terms(node.right)
             if isinstance(node.op, ast.Add | ast.Sub):
-                return (left + right)[:_MOST_TERMS]
+                return (left + right)[:_MAX_TERMS]
             if isinstance(node.op, ast.Mult):
                 products = [(*a, *b) for a in left for b in right]
-                return [p for p in products if len(p) <= _MOST_FACTORS][:_MOST_TERMS]
+                return [p for p in products if len(p) <= _MAX_FACTORS][:_MAX_TERMS]
             axes = list(self._axes_of(left))
             divisor = self._value(node.right, (), 0)
             if axes and divisor and isinstance(node.op, ast.Div | ast.RShift):

@@ -156,7 +156,7 @@ def _formula(value: str) -> str:
     return plain if plain.isdigit() or plain.startswith("[") else _text(plain)
 
 
-_MOST_PARAMETERS = 512  # of 8 bytes: 4 KiB, the limit of a launch on every GPU
+_MAX_PARAMETERS = 512  # of 8 bytes: 4 KiB, the limit of a launch on every GPU
 
 
 def draft_block(text: str, path: Path) -> str:
@@ -172,10 +172,10 @@ def draft_block(text: str, path: Path) -> str:
             code="no_kernel_in_file",
         )
     for kernel in kernels:
-        if len(kernel.parameters) > _MOST_PARAMETERS:
+        if len(kernel.parameters) > _MAX_PARAMETERS:
             raise InvalidKernel(
                 f"{path.name}: {kernel.name} takes {len(kernel.parameters):,} parameters, and no "
-                f"description is guessed for more than {_MOST_PARAMETERS}: write one yourself.",
+                f"description is guessed for more than {_MAX_PARAMETERS}: write one yourself.",
                 code="too_many_parameters",
             )
     return draft_of(text, in_sequence(text, kernels)[0]).block()

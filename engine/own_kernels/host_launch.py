@@ -26,8 +26,8 @@ _MACRO_TYPE = re.compile(
 )
 _TYPEDEF = re.compile(r"\btypedef\s(?P<old>[\w:\s]{1,200}?[\s*]{1,20})(?P<new>\w+)\s*;")
 
-_MOST_KERNELS = 64
-_MOST_HEAD = 10_000  # characters of template parameters and attributes before a kernel
+_MAX_KERNELS = 64
+_MAX_HEAD = 10_000  # characters of template parameters and attributes before a kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def kernels_of(text: str) -> tuple[Signature, ...]:
     """Return the kernels with a body, in the file's order; at most the first 64."""
     code = without_comments(text)
     signatures: dict[str, Signature] = {}
-    for start in itertools.islice(re.finditer(r"\b__global__\b", code), _MOST_KERNELS):
+    for start in itertools.islice(re.finditer(r"\b__global__\b", code), _MAX_KERNELS):
         if (signature := _signature(code, start.start())) is not None:
             signatures.setdefault(signature.name, signature)
     return tuple(signatures.values())
@@ -108,7 +108,7 @@ def _signature(code: str, start: int) -> Signature | None:
     opening = re.compile(r"\s*\{").match(code, end)
     if named is None or opening is None:
         return None
-    head = code[max(0, start - _MOST_HEAD) : start]
+    head = code[max(0, start - _MAX_HEAD) : start]
     template = _TEMPLATE.search(head[max(head.rfind(";"), head.rfind("}"), -1) + 1 :])
     bounds = _LAUNCH_BOUNDS.search(code, start, position)
     name = named["name"]

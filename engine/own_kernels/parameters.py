@@ -258,7 +258,7 @@ def with_sizes_named(text: str, parameters: Sequence[Parameter], layout: str) ->
     return _SIZE.sub(named, text)
 
 
-_MOST = 1024  # largest D, as in descriptions
+_MAX_HEAD_DIM = 1024  # largest D, as in descriptions
 _SWITCH = re.compile(r"\bswitch\s*(?=\()")
 _CASE = re.compile(r"\bcase\s+(\d+)\s*:")
 _EQUALS = re.compile(r"\b(\w+)\s*==\s*(\d+)\b")
@@ -309,7 +309,7 @@ def chosen_head_dims(
     host = without_comments(text)
     for one in kernels_of(text):
         host = host.replace(one.body, "")
-    return tuple(sorted({dim for dim in _compared(host) if 1 <= dim <= _MOST}))
+    return tuple(sorted({dim for dim in _compared(host) if 1 <= dim <= _MAX_HEAD_DIM}))
 
 
 def most_head_dim(kernel: Signature, constants: Sequence[tuple[str, str]]) -> int:
@@ -321,11 +321,13 @@ def most_head_dim(kernel: Signature, constants: Sequence[tuple[str, str]]) -> in
         number = match["length"] if match["length"].isdigit() else "".join(numbers[:1])
         if number and "__shared__" not in match["before"]:
             lengths[match["name"]] = int(number)
-    most = _MOST
+    most = _MAX_HEAD_DIM
     for loop in _LOOP.finditer(kernel.body):
         if is_head_dim(joined_words(loop["end"])):
             indexed = re.compile(rf"\b(\w+)\s*\[\s*{loop['index']}\s*\]")
-            most = min([most, *(lengths.get(n, _MOST) for n in indexed.findall(kernel.body))])
+            most = min(
+                [most, *(lengths.get(n, _MAX_HEAD_DIM) for n in indexed.findall(kernel.body))]
+            )
     return max(most, 1)
 
 
@@ -362,7 +364,7 @@ def _launches(text: str, kernel: Signature, constants: Sequence[tuple[str, str]]
             continue
         numbers = [number for known, number in constants if known == given[index]]
         numbers = [given[index]] if given[index].isdigit() else numbers
-        dims = tuple(dim for dim in dict.fromkeys(map(int, numbers)) if 1 <= dim <= _MOST)
+        dims = tuple(dim for dim in dict.fromkeys(map(int, numbers)) if 1 <= dim <= _MAX_HEAD_DIM)
         if dims:
             others = (*given[:index], *given[index + 1 :])
             found.append(_Launch(match.start("how"), match["how"], others, dims))

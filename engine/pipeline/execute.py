@@ -170,7 +170,7 @@ def shared_heads(problem: Problem, reason: str) -> str:
 
 # Rough rates of two host threads. A launch that needs far more than the time limit is not started,
 # and a partial run takes a share of the limit.
-_MOST_FLOPS_PER_S = {False: 4e9, True: 4e8}  # key: check build
+_MAX_FLOPS_PER_S = {False: 4e9, True: 4e8}  # key: check build
 _MACHINE_CODE_FLOPS_PER_S = 8e9  # of tensor-core kernels, on a busy machine
 _SURE_FLOPS_PER_S = {False: 5e8, True: 5e7}
 _SHARE_OF_LIMIT = 0.25
@@ -180,12 +180,12 @@ _FIRST_S = 0.5
 
 def takes_too_long(plan: LaunchPlan, check: bool, timeout_s: float) -> bool:
     """True if executing all of it is certain to exceed the time limit."""
-    return plan.problem.flops > _MOST_FLOPS_PER_S[check] * timeout_s
+    return plan.problem.flops > _MAX_FLOPS_PER_S[check] * timeout_s
 
 
 def too_long(plan: LaunchPlan, request: EvaluationRequest) -> str:
     """Return the advice for a launch that takes too long and cannot be executed in part."""
-    needed_s = 60 * math.ceil(plan.problem.flops / _MOST_FLOPS_PER_S[request.check] / 60)
+    needed_s = 60 * math.ceil(plan.problem.flops / _MAX_FLOPS_PER_S[request.check] / 60)
     return (
         f"Its {plan.problem.flops / 1e12:,.1f} TFLOP are not executed: they take longer than "
         f"{request.timeout_s:g} s here. Choose fewer heads or a shorter S, or allow more time "
@@ -195,7 +195,7 @@ def too_long(plan: LaunchPlan, request: EvaluationRequest) -> str:
 
 def takes_a_while(plan: LaunchPlan, name: BackendName, check: bool) -> bool:
     """True if executing all of it may take so long that a part should be checked first."""
-    per_s = _MOST_FLOPS_PER_S[check] if name == "cpu" else _MACHINE_CODE_FLOPS_PER_S
+    per_s = _MAX_FLOPS_PER_S[check] if name == "cpu" else _MACHINE_CODE_FLOPS_PER_S
     return plan.problem.flops > per_s * _A_WHILE_S
 
 

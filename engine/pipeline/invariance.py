@@ -29,9 +29,9 @@ ORDERS: tuple[Schedule, ...] = ("in_order", "reverse", "random")
 SPLITS = "num_splits"  # the tunable that sets how many CTAs share a sequence's keys
 _PERSISTENT = "num_ctas"
 _SMALLER = (2, 3, 5)  # additional batches: few grids are divisible by all of them
-_MOST_BATCH = 8
-_MOST_RIVALS = 3  # number of fastest other kernels to execute if this one is not invariant
-_MOST_FLOPS = 1e9  # of the executed batch: mostly under a second on two host threads
+_MAX_BATCH = 8
+_MAX_RIVALS = 3  # number of fastest other kernels to execute if this one is not invariant
+_MAX_FLOPS = 1e9  # of the executed batch: mostly under a second on two host threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ def _one_sequence(problem: Problem) -> Problem:
         num_heads=problem.head_group,
         num_heads_kv=1 if problem.num_heads_kv is not None else None,
     )
-    while 2 * one.flops > _MOST_FLOPS and one.seqlen > 1:
+    while 2 * one.flops > _MAX_FLOPS and one.seqlen > 1:
         kv = one.seqlen_kv
         one = replace(
             one, seqlen=(one.seqlen + 1) // 2, seqlen_kv=None if kv is None else (kv + 1) // 2
@@ -286,8 +286,8 @@ def _one_sequence(problem: Problem) -> Problem:
 
 
 def _batch_to_execute(one: Problem, batch: int) -> int:
-    affordable = int(_MOST_FLOPS // one.flops)
-    return max(2, min(batch, affordable, _MOST_BATCH))
+    affordable = int(_MAX_FLOPS // one.flops)
+    return max(2, min(batch, affordable, _MAX_BATCH))
 
 
 def _with_few_ctas(kernel: Kernel) -> Kernel:
@@ -327,7 +327,7 @@ def _find_alternative(run: _Run, kernel: Kernel, batch: int) -> InvariantAlterna
         and other.unsupported(run.problem) is None
         and (us := _simulated_us(other, asked, history)) is not None
     ]
-    for us, other in sorted(others, key=lambda known: known[0])[:_MOST_RIVALS]:
+    for us, other in sorted(others, key=lambda known: known[0])[:_MAX_RIVALS]:
         executed = _with_few_ctas(other)
         rival = replace(run, problem=_uneven(executed, run.problem))
         if not any(c.differing for c in rival.alone_and_in(batch, executed)[1]):

@@ -32,12 +32,12 @@ from kernels.variant import Config, MathUnit, Variant
 
 # Elements of Q, K and V each: beyond 2³¹, where int overflows, and below 2³², where an overflowed
 # product would be inside the buffer again.
-_LEAST, _MOST = 1.1 * 2**31, 1.9 * 2**31
+_MIN_ELEMENTS, _MAX_ELEMENTS = 1.1 * 2**31, 1.9 * 2**31
 _MAX_GRID_Z = 65_535
 _TIMEOUT_S = 10.0
 
 # Limits of a sharper problem, which is executed three times, by math unit: some seconds.
-_MOST_FLOPS: Mapping[MathUnit, float] = {"tensor": 2e8, "fma": 6e7}
+_MAX_FLOPS: Mapping[MathUnit, float] = {"tensor": 2e8, "fma": 6e7}
 _USUAL_TILE = 64  # keys of a tile if no tunable gives them
 # Of a run on another problem or config.
 _SAYS_NOTHING = (Status.COMPILE_ERROR, Status.OUT_OF_MEMORY, Status.SKIPPED)
@@ -86,7 +86,7 @@ def judge_elsewhere(
     if passed.status is not Status.PASSED or block is None or not block.tunable:
         return passed
     at = tried.problem if tried is not None else asked.problem
-    if at.flops > _MOST_FLOPS[variant.work.math_unit]:
+    if at.flops > _MAX_FLOPS[variant.work.math_unit]:
         return passed
     changed = other_config(variant, at, asked.config, block.tunable)
     return passed if changed is None else _with(passed, changed, judge_at(changed))
@@ -123,7 +123,7 @@ def sharper_problem(variant: Variant, asked: LaunchPlan) -> OtherProblem | None:
     config = dict(asked.config)
     few = [t for t in variant.tunables if t.per_sm and t.name in config]
     for problem in _candidates(variant, asked, bool(few)):
-        if problem == asked.problem or problem.flops > _MOST_FLOPS[variant.work.math_unit]:
+        if problem == asked.problem or problem.flops > _MAX_FLOPS[variant.work.math_unit]:
             continue
         changed = {}
         for tunable in few:
@@ -273,15 +273,15 @@ def large_problem(problem: Problem) -> Problem | None:
         return None  # its heads and sequences differ, so no part represents the others
     heads = 1
     size = max(problem.elements, problem.k_bytes // 2) // problem.batch
-    while size * heads * _MAX_GRID_Z < _LEAST:
+    while size * heads * _MAX_GRID_Z < _MIN_ELEMENTS:
         heads *= 2
     if problem.num_heads * heads > MAX_HEADS:
         return None
     kv_heads = problem.num_heads_kv
     large = replace(
         problem,
-        batch=ceil(_LEAST / (size * heads)),
+        batch=ceil(_MIN_ELEMENTS / (size * heads)),
         num_heads=problem.num_heads * heads,
         num_heads_kv=None if kv_heads is None else kv_heads * heads,
     )
-    return large if max(large.elements, large.k_bytes // 2) < _MOST else None
+    return large if max(large.elements, large.k_bytes // 2) < _MAX_ELEMENTS else None

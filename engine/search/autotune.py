@@ -318,7 +318,7 @@ def gpu_candidates(
     return opened
 
 
-def configs_to_keep(
+def configs_to_save(
     results: Sequence[ProblemResult], rows: Sequence[SweepRow], strategy: StrategyName
 ) -> list[TunedConfig]:
     """Return the best config of every (GPU, variant, problem class), also of slow variants.
@@ -395,7 +395,7 @@ def _best_of_class(
     return replace(entry, config=dict(best), median_us=on_largest[best])
 
 
-def keep_configs(entries: Iterable[TunedConfig]) -> list[str]:
+def save_configs(entries: Iterable[TunedConfig]) -> list[str]:
     """Save entries; return a sentence on the outcome for each.
 
     Raises:

@@ -29,7 +29,7 @@ from engine.base.schema import decode
 from engine.base.table import Table
 from engine.base.units import format_us
 from engine.history.history import History, Prediction
-from engine.history.known_time import KnownTime, times_of
+from engine.history.known_time import KnownTime, Reference, times_of
 from engine.sessions.session import Session, working_folder
 from engine.sessions.snapshot import SCHEMA_VERSION, Record
 from engine.sessions.store import SnapshotInfo, Store, default_store
@@ -38,11 +38,11 @@ from engine.sessions.store import SnapshotInfo, Store, default_store
 _SUMMARY_DEVICES = 8
 _SUMMARY_VARIANTS = 64
 _SUMMARY_PROBLEMS = 200
-_LEAST_S = 1.0  # between two listings of the folders
+_MIN_INTERVAL_S = 1.0  # between two listings of the folders
 _SHARE = 0.05  # maximum share of time for listing
 _LAYOUT = f"schema {SCHEMA_VERSION}, times 2"
 _TAKEN = (b'"measured"', b'"recorded"')  # origins of stored times
-_MOST_KEPT_BYTES = 256 << 20
+_MAX_KEPT_BYTES = 256 << 20
 
 
 def open_history(most_s: float | None = None) -> History:
@@ -196,7 +196,7 @@ class KnownTimes:
             for path in paths:
                 self._refresh_session(path)
             took = time.monotonic() - begin
-            self._next_look = begin + max(_LEAST_S, took / _SHARE)
+            self._next_look = begin + max(_MIN_INTERVAL_S, took / _SHARE)
             self._left_s = dict.fromkeys(self._left_s, self._most_s or 0.0)
 
     def all(self) -> tuple[KnownTime, ...]:
@@ -344,7 +344,7 @@ class _OfSession:
 
     def _open_kept(self) -> None:
         try:
-            kept = _unpacked(_KeptSession, files.read(self._kept, _MOST_KEPT_BYTES).decode())
+            kept = _unpacked(_KeptSession, files.read(self._kept, _MAX_KEPT_BYTES).decode())
             size = self._path.stat().st_size
         except (OSError, AttuneError, ValueError):
             return
@@ -400,6 +400,11 @@ class Score:
         """Return True if the predicted source was also the timed one."""
         sha256 = self.time.source_sha256
         return bool(sha256) and sha256 == self.prediction.source_sha256
+
+    @property
+    def timed_kernel(self) -> str:
+        """Return the name of the timed kernel, which is not the variant's for another source."""
+        return self.time.name if self.is_same_source else Reference.of(self.time).name
 
     @property
     def came_first(self) -> bool:
@@ -486,8 +491,9 @@ def ledger_table(ledger: Ledger) -> Table:
                 "90 % interval": f"{format_us(s.prediction.latency.low_us)} to "
                 f"{format_us(s.prediction.latency.high_us)}",
                 "time": f"{format_us(s.time.latency.median_us)} {s.time.latency.origin}",
-                "predicted / time": f"{s.ratio:.3g}",
-                "inside": "yes" if s.is_inside else "no",
+                "timed kernel": s.timed_kernel,
+                "predicted / time": f"{s.ratio:.3g}" if s.is_same_source else None,
+                "inside": ("yes" if s.is_inside else "no") if s.is_same_source else None,
                 "not counted, because": s.remark or None,
                 "session": s.time.session,
             }

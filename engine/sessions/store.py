@@ -52,7 +52,7 @@ from engine.sessions.snapshot import (
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS info (name TEXT PRIMARY KEY, key TEXT, json TEXT)"
 _TIMEOUT_S = 2.0
-_MOST_ASKED = 500  # names in one query
+_MAX_ASKED = 500  # names in one query
 
 
 class Index:
@@ -70,8 +70,8 @@ class Index:
     def of(self, names: Sequence[str]) -> dict[tuple[str, str], str]:
         """Return `known` for some files."""
         found: dict[tuple[str, str], str] = {}
-        for begin in range(0, len(names), _MOST_ASKED):
-            asked = tuple(names[begin : begin + _MOST_ASKED])
+        for begin in range(0, len(names), _MAX_ASKED):
+            asked = tuple(names[begin : begin + _MAX_ASKED])
             marks = ", ".join("?" * len(asked))
             found |= self._rows(f"SELECT name, key, json FROM info WHERE name IN ({marks})", asked)
         return found

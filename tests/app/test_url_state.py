@@ -74,7 +74,7 @@ def test_an_outdated_url_is_written_again(url: Url, value: int, between: int) ->
     assert url.writes == writes
 
 
-@given(some.integers(-url_state.MOST, url_state.MOST))
+@given(some.integers(-url_state.MAX_SAFE_INTEGER, url_state.MAX_SAFE_INTEGER))
 def test_a_whole_number_is_read_as_it_was_written(value: int) -> None:
     assert url_state.whole(str(value)) == value
 

@@ -61,7 +61,7 @@ _PROBLEMS = (
     Problem(batch=1, num_heads=16, seqlen=256, head_dim=64, causal=True),
 )
 _SELF, _CHILDREN = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
-_MOST_INSTRUCTIONS = 20_000_000  # limit for a full simulation, which takes some seconds
+_MAX_INSTRUCTIONS = 20_000_000  # limit for a full simulation, which takes some seconds
 _LATER_CYCLES = (0, 1, 3, 8, 17)  # delays of the start of a CTA in a freed slot
 
 
@@ -190,7 +190,7 @@ def _errors(
                 cycles += float(known.cut(np.array([count]), absent)[0])
             of_ctas.append(cycles / full - 1)
     work = count_launch(emulator).work
-    if work.sum() > _MOST_INSTRUCTIONS:
+    if work.sum() > _MAX_INSTRUCTIONS:
         return of_ctas, [], 0.0
     grid = emulator.launch.grid
     # Persistent CTAs may execute equally much in another order; other such CTAs are identical.

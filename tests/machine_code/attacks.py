@@ -45,9 +45,9 @@ from engine.machine_code.execution import _SOURCE as EXECUTES
 from engine.machine_code.execution import GlobalBuffer, execute, load_module
 from engine.machine_code.launch import Launch, buffer_address
 
-MOST_STEPS = 20_000  # warp instructions of one CTA
-MOST_RUN_S = 0.5  # of a launch that is executed
-MOST_READ_S = 1  # CPU time of nvdisasm, which takes 0.1 s for an undamaged cubin
+MAX_STEPS = 20_000  # warp instructions of one CTA
+MAX_RUN_S = 0.5  # of a launch that is executed
+MAX_READ_S = 1  # CPU time of nvdisasm, which takes 0.1 s for an undamaged cubin
 DEVICES = {"sm_80": "A100", "sm_90": "H100", "sm_120": "RTX 5090"}
 _FRAME_SIZE, _REGCOUNT, _KPARAM_INFO, _PARAM_CBANK = 0x11, 0x2F, 0x17, 0x0A
 EXTREMES = (0, 1, 254, 255, 0x7FFF, 0xFFFF, 0x10000000, 0x7FFFFF01, 0xFFFFFFFF)
@@ -224,7 +224,7 @@ def attack(data: bytes, whole: bytes, rng: random.Random, listing: bool) -> str:
     if listing:
         program = damaged_listing(program, rng)
     emulator = Emulator(program, entry, launch)
-    emulator._request.max_steps = MOST_STEPS
+    emulator._request.max_steps = MAX_STEPS
     counts = count_launch(emulator)
     if program.arch in DEVICES and not listing:
         analysis = Analysis(program, entry, launch, counts, cubin)
@@ -277,7 +277,7 @@ def attack_execution(data: bytes, whole: bytes, rng: random.Random, listing: boo
         launch,
         found,
         cluster=cluster,
-        timeout_s=MOST_RUN_S,
+        timeout_s=MAX_RUN_S,
         threads=2,
         hazards=hazards,
     )
@@ -291,10 +291,10 @@ def main(
 ) -> None:
     for source in (*native_library._sources(), EXECUTES):
         native_library._loaded[source] = ctypes.CDLL(str(libraries / f"{source.stem}.so"))
-    emulation.MAX_STEPS = MOST_STEPS
+    emulation.MAX_STEPS = MAX_STEPS
     os.environ.pop("LD_PRELOAD", None)  # the tools have too little memory for the sanitizer
     cubins = [path.read_bytes() for path in sorted(folder.glob("*.cubin"))]
-    disassembly._MAX_CPU_S = MOST_READ_S
+    disassembly._MAX_CPU_S = MAX_READ_S
     ends: collections.Counter[str] = collections.Counter()
     for case in range(number + targeted + executed):
         rng = random.Random(f"{seed}-{case}")

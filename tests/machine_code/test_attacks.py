@@ -16,7 +16,7 @@ from engine.machine_code.native_library import _sources
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = Path(__file__).with_name("kernels")
-_MOST_S = 2_400  # for one run, which takes five minutes on an idle core
+_TIME_LIMIT_S = 2_400  # for one run, which takes five minutes on an idle core
 ADDRESSES = ["-fsanitize=address"]  # builds in half the time of both
 WATCHED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 
@@ -97,23 +97,23 @@ def watched(folder: Path, libraries: Path, *numbers: int) -> str:
             "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
             "ATTUNE_CACHE_DIR": str(folder / "cache"),
         },
-        timeout=_MOST_S,
+        timeout=_TIME_LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-300:] + done.stderr[-4_000:]
     return done.stdout
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(_MOST_S + 100)
-def test_damaged_cubins_reach_nothing_outside_of_them(cubins: Path, tmp_path: Path) -> None:
+@pytest.mark.timeout(_TIME_LIMIT_S + 100)
+def test_damaged_cubins_access_nothing_out_of_bounds(cubins: Path, tmp_path: Path) -> None:
     said = watched(cubins, build_watched(tmp_path, ADDRESSES), 5, 8, 6)
     assert "5 random and 8 targeted cubins, 6 executed" in said
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(_MOST_S + 100)
+@pytest.mark.timeout(_TIME_LIMIT_S + 100)
 @pytest.mark.parametrize("seed", range(1, 9))
-def test_many_damaged_cubins_reach_nothing_outside_of_them(
+def test_many_damaged_cubins_access_nothing_out_of_bounds(
     cubins: Path, libraries: Path, seed: int
 ) -> None:
     """Over all seeds: 2,000 random cubins, 512 targeted ones and 800 that are executed."""

@@ -70,7 +70,9 @@ def explained(variant: Variant, problem: Problem, device: DeviceSpec = L4) -> Si
     result = estimate_of(variant, *compiled(variant, problem, device), device)
     assert result.terms is not None
     numbers = {name: getattr(result.terms, name)[0].item() for name in Terms.__slots__}
-    return SimpleNamespace(**numbers | {"binds": result.terms.binding(), "reason": result.reason})
+    return SimpleNamespace(
+        **numbers | {"limited_by": result.terms.limited_by(), "reason": result.reason}
+    )
 
 
 def test_always_labelled_with_origin_interval_and_reason() -> None:
@@ -92,7 +94,7 @@ def test_terms_add_up() -> None:
     # Nine CTAs on the busiest SM, two at a time: four rounds of two and one alone.
     assert e.compute_us == pytest.approx(4 * (e.cta_us + e.shared_us) + e.cta_us)
     assert e.total_us == pytest.approx(e.floor_us + max(e.compute_us, e.l2_us, e.dram_us))
-    assert e.binds == "CTAs per SM"
+    assert e.limited_by == "CTAs per SM"
     assert says(e.reason, "busiest_sm_works_through", "9 CTAs", "2")
 
 
@@ -161,7 +163,7 @@ def synthetic(math_unit: str, kv_rows: int, head_dim: int, rows: int = 64) -> Va
 
 def test_dram_is_the_limit_with_little_computation() -> None:
     e = explained(synthetic("tensor", 16, 64), Problem(64, 64, 512, 64))
-    assert e.binds == "DRAM"
+    assert e.limited_by == "DRAM"
     # Q, K, V and O once, at most at the L4's 300 GB/s.
     assert e.dram_us > Problem(64, 64, 512, 64).io_bytes / 300e3
 
@@ -273,7 +275,7 @@ def test_a_curve_rejects_what_cannot_be_launched(batches: list[int], code: str) 
         ("l2_bytes", "L2 size"),
     ],
 )
-def test_unknown_figures_give_a_sentence_and_no_number(field: str, words: str) -> None:
+def test_unknown_figures_give_a_message_and_no_number(field: str, words: str) -> None:
     device = replace(L4, **{field: None})
     problem = Problem(1, 1, 64, 64)
     plan, resources = compiled(V01, problem)

@@ -12,19 +12,19 @@ from app.shared.palette import Theme
 
 
 def shares(frame: pd.DataFrame, title: str, theme: Theme) -> go.Figure:
-    """Return bars in per cent, with the binding one highlighted.
+    """Return bars in per cent, with the limiting one highlighted.
 
-    Columns: `name`, `percent`, `binds`.
+    Columns: `name`, `percent`, `limits` (True for the limiting one).
     """
     bars = {
         "type": "bar",
         "orientation": "h",
         "x": frame["percent"].to_numpy(),
         "y": [plain(name) for name in frame["name"]],
-        "marker": {"color": [theme.accent if hit else theme.muted for hit in frame["binds"]]},
+        "marker": {"color": [theme.accent if hit else theme.muted for hit in frame["limits"]]},
         "text": [
             f"{percent:.0f}%{', the limit' if hit else ''}"
-            for percent, hit in zip(frame["percent"], frame["binds"], strict=True)
+            for percent, hit in zip(frame["percent"], frame["limits"], strict=True)
         ],
         "textposition": "outside",
         "cliponaxis": False,

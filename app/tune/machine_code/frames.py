@@ -14,9 +14,9 @@ HOTTEST = 10
 
 
 def shares(items: Iterable[Share]) -> pd.DataFrame:
-    """Return `name`, `percent`, `binds`."""
+    """Return `name`, `percent`, `limits`."""
     rows = [(s.name, 100 * s.share, s.binds) for s in items]
-    return Table("Shares", ("name", "percent", "binds"), tuple(rows)).frame(dashes=False)
+    return Table("Shares", ("name", "percent", "limits"), tuple(rows)).frame(dashes=False)
 
 
 def hottest(lines: Sequence[HotLine], source: str, source_name: str) -> pd.DataFrame:

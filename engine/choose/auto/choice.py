@@ -40,7 +40,7 @@ from engine.model.calibrate import fits, fitting_config
 from engine.model.kernel import Kernel, variant_sources
 from kernels.variant import AUTO, Config, Variant
 
-_MOST_OF_ROWS = 4  # number of nearest rows, which may have several configs of one rung
+_NEAREST_ROWS = 4  # number of nearest rows, which may have several configs of one rung
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +306,7 @@ def _table_kernels(table: Table | None, problem: Problem, device: DeviceSpec) ->
     named: dict[Kernel, None] = {}
     seen: set[str] = set()
     for row in alike:
-        if row.variant in seen and len(named) >= _MOST_OF_ROWS:
+        if row.variant in seen and len(named) >= _NEAREST_ROWS:
             continue
         kernel = _row_kernel(row, table, device)
         if kernel is None or kernel in named:

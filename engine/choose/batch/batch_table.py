@@ -21,7 +21,7 @@ from engine.base.units import format_bytes, format_us
 from engine.devices.spec import DeviceSpec, limits_for
 from engine.history.known_time import are_comparable, not_comparable
 from engine.model.backward import backward_times
-from engine.model.equations import BINDS, Calibration, FloatArray, machine, predict_arrays
+from engine.model.equations import TERMS, Calibration, FloatArray, machine, predict_arrays
 from engine.model.kernel import Kernel, Known, resident_ctas
 from engine.model.launches import Launches, collect_batches
 from engine.model.occupancy import IntArray
@@ -81,8 +81,8 @@ class Curve:
 
     `table` has one row per batch: `batch`, `ctas`, `useful_ctas` (with keys to visit: waves and
     fills are those), `thread_fill`, `ctas_per_sm`, `load_per_sm`, `waves`,
-    `wave_efficiency`, `sm_fill`, `predicted_us`, `low_us`, `high_us`, `binds`, `device_bytes`,
-    `flops`.
+    `wave_efficiency`, `sm_fill`, `predicted_us`, `low_us`, `high_us`, `binds` (the
+    limiting term), `device_bytes`, `flops`.
     """
 
     table: pd.DataFrame
@@ -134,7 +134,7 @@ def predict_curve(
         "predicted_us": spread.terms.total_us,
         "low_us": spread.low_us,
         "high_us": spread.high_us,
-        "binds": np.array(BINDS, dtype=object)[spread.terms.binds],
+        "binds": np.array(TERMS, dtype=object)[spread.terms.limiting],
         "device_bytes": launches.device_bytes,
         "flops": launches.flops,
     }
@@ -162,7 +162,7 @@ def _backward_curve(
         "predicted_us": times.us,
         "low_us": times.low_us,
         "high_us": times.high_us,
-        "binds": times.binds,
+        "binds": times.limited_by,
         # All tensors and sums are proportional to the batch.
         "device_bytes": one.device_bytes * launches.batch,
         "flops": one.problem.flops * launches.batch,
@@ -210,8 +210,7 @@ def batch_table(
     curve: pd.DataFrame,
     problem: Problem,
     device: DeviceSpec,
-    measured: Mapping[int, float] | None = None,
-    origin: Origin = "measured",
+    measured: Mapping[int, tuple[float, Origin]] | None = None,
 ) -> pd.DataFrame:
     """Return the curve with all derived columns.
 
@@ -219,7 +218,7 @@ def batch_table(
         curve: the table of `engine.choose.batch.batch_table.Curve`, batches ascending from 1.
         problem: its problem; the batch does not matter.
         device: its device.
-        measured: batch → µs of this kernel, measured or recorded as `origin` says. A prediction
+        measured: batch → µs of this kernel and their origin, measured or recorded. A prediction
             does not overrule them.
 
     Returns:
@@ -233,11 +232,14 @@ def batch_table(
         smaller batch that is cheapest per unit, 0 when there is none worth saying).
     """
     table = curve.copy()
-    measured_us = table["batch"].map(measured or {}).astype(float)
+    measured = measured or {}
+    measured_us = table["batch"].map({b: us for b, (us, _) in measured.items()}).astype(float)
     known = measured_us.notna()
+    origin = np.full(len(table), "predicted", dtype=object)
+    origin[known] = [measured[b][1] for b in table["batch"][known]]
     table["measured_us"] = measured_us
     table["latency_us"] = measured_us.fillna(table["predicted_us"])
-    table["origin"] = np.where(known, origin, "predicted")
+    table["origin"] = origin
     for end in ("low_us", "high_us"):
         table[f"predicted_{end}"] = table[end]
         table[end] = measured_us.fillna(table[end])

@@ -32,7 +32,7 @@ from engine.model.measured_points import Measurement
 from engine.model.occupancy import IntArray
 from kernels.variant import Variant
 
-_MOST_CANDIDATES = 64
+_MAX_CANDIDATES = 64
 _FARTHEST = 8  # times the recommended batch; larger launches depend on other terms
 _WORTH_MEASURING = 0.9  # maximum remaining share of the interval's width
 
@@ -52,7 +52,7 @@ class NextPoint:
 def candidates(last: int, recommended: int) -> IntArray:
     """Return the batches to compare: evenly spaced logarithmically, plus the recommended one."""
     end = min(last, _FARTHEST * recommended)
-    spaced = np.geomspace(1, end, _MOST_CANDIDATES).astype(np.int64)
+    spaced = np.geomspace(1, end, _MAX_CANDIDATES).astype(np.int64)
     return np.unique(np.append(spaced, recommended))
 
 

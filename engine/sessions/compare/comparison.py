@@ -49,7 +49,7 @@ from engine.versions.figures import (
 Kind: TypeAlias = Literal["correctness", "time", "counts", "registers"]
 
 # Share of the tolerance by which errors of a correct kernel may differ between compilers.
-_LEAST_ERROR_GROWTH = 0.1
+_MIN_ERROR_GROWTH = 0.1
 # Verdicts on measured times and the equivalent verdicts of the gate.
 _OF_TIMES = {
     Verdict.FASTER: GateVerdict.MEASURED_FASTER,
@@ -116,7 +116,7 @@ def _correctness(before: KernelFigures, after: KernelFigures, why: str) -> Itera
     first, second = before.error_share, after.error_share
     if is_broken(before, after):
         yield Regression("correctness", f"It passed before. {why}")
-    elif first is not None and second is not None and second > first + _LEAST_ERROR_GROWTH:
+    elif first is not None and second is not None and second > first + _MIN_ERROR_GROWTH:
         yield Regression(
             "correctness",
             f"The largest error takes {second:.0%} of the tolerance, {first:.0%} before.",

@@ -67,7 +67,7 @@ def test_time_between_batches_follows_the_busiest_sm() -> None:
     assert np.all(np.diff(found.us) >= 0)
     assert np.diff(found.us[27:]) == pytest.approx(found.us[28] - found.us[27])
     assert np.all((found.low_us < found.us) & (found.us < found.high_us))
-    assert set(found.binds) <= {"one CTA", "CTAs per SM", "launch floor", "math peak", "DRAM"}
+    assert set(found.limited_by) <= {"one CTA", "CTAs per SM", "launch floor", "math peak", "DRAM"}
 
 
 def test_one_batch_that_is_not_simulated_makes_all_assumed() -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from words import raises, says
 
+from engine.attention.evaluation import Origin
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.choose.batch.batch_table import (
@@ -27,7 +28,7 @@ L4 = find_device("L4")
 ONE_TILE = Problem(1, 1, 64, 64)  # one CTA per batch element
 
 
-def curve(total_us: np.ndarray, ctas_per_sm: int = 1, binds: str = "CTAs per SM") -> pd.DataFrame:
+def curve(total_us: np.ndarray, ctas_per_sm: int = 1, limit: str = "CTAs per SM") -> pd.DataFrame:
     """Return a curve with the given times, of one CTA per batch element on 58 SMs."""
     batch = np.arange(1, len(total_us) + 1)
     waves = batch / (58 * ctas_per_sm)
@@ -45,7 +46,7 @@ def curve(total_us: np.ndarray, ctas_per_sm: int = 1, binds: str = "CTAs per SM"
             "predicted_us": total_us,
             "low_us": 0.8 * total_us,
             "high_us": 1.3 * total_us,
-            "binds": binds,
+            "binds": limit,
             "device_bytes": 32768 * batch,
             "flops": 4 * 64**3 * batch,
         }
@@ -56,11 +57,15 @@ def waves_of_58(n: int, wave_us: float = 100.0) -> np.ndarray:
     return wave_us * -(-np.arange(1, n + 1) // 58)
 
 
+def measured(times: dict[int, float]) -> dict[int, tuple[float, Origin]]:
+    return {batch: (us, "measured") for batch, us in times.items()}
+
+
 def table_of(total_us: np.ndarray, **kwargs: object) -> pd.DataFrame:
     return batch_table(curve(total_us, **kwargs), ONE_TILE, L4)  # type: ignore[arg-type]
 
 
-def test_the_two_readings_stand_side_by_side() -> None:
+def test_the_table_has_figures_per_unit_and_per_query() -> None:
     table = batch_table(curve(waves_of_58(300)), replace(ONE_TILE, num_heads=4), L4)
     row = table.iloc[57]
     assert (row["units"], row["queries"]) == (232, 232 * 64)
@@ -113,7 +118,7 @@ def test_a_second_resident_cta_is_not_called_a_wave() -> None:
     assert step_warning(table, 116) == ""
 
 
-def test_ordinals() -> None:
+def test_format_of_ordinals() -> None:
     table = table_of(waves_of_58(58 * 22 + 1))
     assert says(step_warning(table, 58 * 5 + 1), "costs_wave", "sixth")
     quarter = table.copy()
@@ -144,7 +149,7 @@ def test_the_end_of_the_wave_that_reaches_the_target(target: float, enough: int)
     assert found.warning == ""
 
 
-def test_the_interval_comes_from_the_model_being_unsure() -> None:
+def test_the_interval_of_the_batch_follows_the_parameters_interval() -> None:
     table = table_of(waves_of_58(300))
     batches = np.arange(1, 301)
     slow_floor = waves_of_58(300) + 500.0  # a larger launch floor favours large batches
@@ -174,9 +179,9 @@ def test_the_interval_follows_the_uncertainty_of_the_latency() -> None:
     assert widths[0] < widths[1] < widths[2]
 
 
-def test_a_measured_point_is_not_overruled() -> None:
+def test_a_measured_point_takes_precedence_over_the_model() -> None:
     total = waves_of_58(300)
-    table = batch_table(curve(total), ONE_TILE, L4, {58: 200.0, 40: 50.0})
+    table = batch_table(curve(total), ONE_TILE, L4, measured({58: 200.0, 40: 50.0}))
     row = table.set_index("batch")
     assert (row["latency_us"][58], row["origin"][58]) == (200.0, "measured")
     assert (row["low_us"][58], row["high_us"][58], row["predicted_us"][58]) == (200.0, 200.0, 100.0)
@@ -189,7 +194,7 @@ def test_a_measured_point_is_not_overruled() -> None:
 
 def test_shares_of_predicted_and_measured_times_are_said_not_to_be_comparable() -> None:
     total = waves_of_58(300)
-    table = batch_table(curve(total), ONE_TILE, L4, {1: 100.0, 40: 100.0, 290: 450.0})
+    table = batch_table(curve(total), ONE_TILE, L4, measured({1: 100.0, 40: 100.0, 290: 450.0}))
     gained = table.set_index("batch")["speedup_per_unit"]
     assert gained[40] == pytest.approx(40)  # both measured
     assert np.isnan(gained[59])
@@ -221,12 +226,12 @@ def test_several_targets_come_in_order() -> None:
     assert [r.target for r in found] == [0.7, 0.95]
 
 
-def test_reasons_name_what_binds() -> None:
+def test_reasons_name_the_limiting_term() -> None:
     linear = 10.0 * np.arange(1.0, 101.0)
     cases = [
-        (linear, {"binds": "CTAs per SM"}, 0.9, "at once"),
-        (50 + linear, {"binds": "DRAM"}, 0.9, "DRAM bandwidth"),
-        (50 + 0.01 * linear, {"binds": "launch floor"}, 0.9, "launch overhead"),
+        (linear, {"limit": "CTAs per SM"}, 0.9, "at once"),
+        (50 + linear, {"limit": "DRAM"}, 0.9, "DRAM bandwidth"),
+        (50 + 0.01 * linear, {"limit": "launch floor"}, 0.9, "launch overhead"),
         (waves_of_58(90) - 0.5 * np.arange(1, 91), {}, 1.0, "SMs were idle"),
     ]
     for total, kwargs, target, words in cases:
@@ -251,13 +256,13 @@ def test_targets_out_of_range(targets: tuple[float, ...]) -> None:
         recommended_batches(table, table["predicted_us"].to_numpy()[None], L4, targets)
 
 
-def test_no_target() -> None:
+def test_a_missing_target_is_refused() -> None:
     table = table_of(waves_of_58(10))
     with raises(InvalidProblem, "no_target"):
         recommended_batches(table, table["predicted_us"].to_numpy()[None], L4, ())
 
 
-def test_memory_bounds_the_batch() -> None:
+def test_memory_limits_the_batch() -> None:
     need = 2**30 * np.arange(1, 100)
     assert memory_feasible(need, L4) == 22
     assert memory_feasible(need, replace(L4, memory_bytes=None)) == 99
@@ -265,7 +270,7 @@ def test_memory_bounds_the_batch() -> None:
         memory_feasible(25 * need, L4)
 
 
-def test_unknown_peak_and_memory_are_not_invented() -> None:
+def test_unknown_peak_and_memory_remain_unknown() -> None:
     unknown = replace(L4, memory_bytes=None, fp16_tensor_tflops=None)
     table = batch_table(curve(waves_of_58(60)), ONE_TILE, unknown)
     assert table["percent_of_peak"].isna().all()

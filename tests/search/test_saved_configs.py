@@ -1,4 +1,4 @@
-"""Which configs of a sweep are kept as tuned, and the messages about it."""
+"""Which configs of a sweep are saved as tuned, and the messages about it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.attention.config import load_tuned
 from engine.attention.evaluation import Evaluation, Latency
 from engine.attention.problem import Problem
 from engine.base.errors import Status
-from engine.search.autotune import configs_to_keep, keep_configs, problem_results
+from engine.search.autotune import configs_to_save, problem_results, save_configs
 from engine.search.ranking import SweepRow
 from engine.search.space import Space, SweepOptions
 
@@ -45,10 +45,10 @@ def rows() -> list[SweepRow]:
     return found
 
 
-def test_one_config_for_each_class_the_best_over_its_problems() -> None:
+def test_of_each_class_the_config_that_is_best_over_its_problems_is_saved() -> None:
     made = rows()
     small, large = sorted(
-        configs_to_keep(problem_results(made), made, "exhaustive"), key=lambda e: e.problem_class
+        configs_to_save(problem_results(made), made, "exhaustive"), key=lambda e: e.problem_class
     )[::-1]
     assert small.problem_class == "D64 fp16 S65-128 BH1"
     # 64 is a little slower at 100 and much faster at 128, which is the problem named.
@@ -58,12 +58,12 @@ def test_one_config_for_each_class_the_best_over_its_problems() -> None:
     assert large.problem == PROBLEMS[2].label()
 
 
-def test_keeping_says_what_happened() -> None:
+def test_each_saved_or_refused_config_gets_a_message() -> None:
     made = rows()
-    first, second = configs_to_keep(problem_results(made), made, "random")
-    (said,) = keep_configs([replace(first, origin="measured")])
+    first, second = configs_to_save(problem_results(made), made, "random")
+    (said,) = save_configs([replace(first, origin="measured")])
     assert says(said, "kept_for", "v01 on L4", str(first.problem_class), "block_n")
-    refused, kept = keep_configs([first, second])
+    refused, saved = save_configs([first, second])
     assert says(refused, "what_is_kept", "v01 on L4", "predicted")
-    assert says(kept, "kept_for")
+    assert says(saved, "kept_for")
     assert len(load_tuned()) == 2
