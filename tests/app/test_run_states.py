@@ -386,7 +386,7 @@ def test_rerun_on_change_waits_for_the_run_before_it(open_app, jobs):
 
 def test_a_measured_latency_is_shown_beside_sdpa(open_app, jobs, monkeypatch):
     spec = find_device("L4")
-    local = DetectedDevice(spec, True, "NVIDIA L4", "GPU-0", "580.1", spec.memory_bytes)
+    local = DetectedDevice(spec, True, "NVIDIA L4", "GPU-0", "580.1")
     for place in ("app.shared.machine.detect_local", "engine.devices.spec.detect_local"):
         monkeypatch.setattr(place, lambda: local)
     measured = Latency("measured", 12.5, 12.4, 12.6, "Graph replay, warm L2.")
