@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from agreement_cases import Case, Figures, evaluation_of, figures
 from sessions_data import ncu_export
+from software_nvml import SoftwareNvml, described
 from words import says
 
 from engine.attention.config import find_variant
@@ -467,24 +468,22 @@ def test_a_gpu_of_any_size_has_its_own_persistent_ctas() -> None:
         assert Kernel.of("v19", device).config["num_ctas"] == num_sms
 
 
-def test_a_mig_slice_is_used_everywhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_mig_slice_is_used_everywhere(software_nvml: SoftwareNvml) -> None:
     """The driver gives it the GPU's name, and fewer SMs than the table."""
     from made_up_history import compiled_on_an_l4
 
     from app.shared import machine
     from engine.choose.batch.recommend import recommend_batch
     from engine.choose.batch.types import BatchRequest
-    from engine.devices.spec import DetectedDevice
     from engine.model.kernel import Kernel
-    from engine.pipeline.request import EvaluationRequest, resolve
+    from engine.pipeline.request import EvaluationRequest, resolve, target_device
     from engine.search.space import Space, SweepOptions
 
-    mig = replace(find_device("L4"), num_sms=16)
-    local = DetectedDevice(mig, True, "NVIDIA L4", "", "", None)
-    monkeypatch.setattr("engine.devices.spec.detect_local", lambda: local)
-    monkeypatch.setattr(machine, "local_gpu", lambda: machine.LocalGpu(mig, "L4", ""))
+    software_nvml.has(described("L4", num_sms=16))
+    mig = target_device("L4")
+    assert mig is not None
+    assert mig.num_sms == 16
+    machine.local_gpu.cache_clear()
 
     history, problem = compiled_on_an_l4(), Problem(8, 8, 512, 64)
     kernel = Kernel.of("v13", mig)
