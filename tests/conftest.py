@@ -195,8 +195,15 @@ def sass_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def set_local_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that sets the detected GPU (name and UUID), or why there is none."""
 
-    def put(why: str | None = None, *, name: str = "NVIDIA L4", uuid: str = "GPU-1") -> None:
-        monkeypatch.setattr("engine.backends.cuda.availability._local_gpu", lambda: (why, name))
+    def put(
+        why: str | None = None,
+        *,
+        name: str = "NVIDIA L4",
+        uuid: str = "GPU-1",
+        num_sms: int | None = None,
+    ) -> None:
+        found = (why, name, num_sms)
+        monkeypatch.setattr("engine.backends.cuda.availability._local_gpu", lambda: found)
         monkeypatch.setattr("engine.measure.device_lock._uuid", lambda: uuid)
 
     return put

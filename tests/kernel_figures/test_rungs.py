@@ -8,12 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from engine.attention.evaluation import Latency
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError
 from engine.choose.auto.candidates import unused_instructions
 from engine.cli import main
 from engine.devices import find_device
 from engine.history import History
+from engine.history.known_time import not_comparable
 from engine.kernel_figures import Rung, known_rung, ladder_table, work_out_rung
 from engine.kernel_figures.changes import (
     STUDY_PROBLEM,
@@ -23,6 +25,7 @@ from engine.kernel_figures.changes import (
     gain,
     header_of,
     machine_code_diff,
+    orders,
     rung_before,
     source_diff,
 )
@@ -31,6 +34,7 @@ from engine.model.calibrate import fits
 from engine.model.kernel import Kernel
 from engine.model.occupancy import unsupported_reason
 from kernels.ladder import LADDER
+from kernels.variant import Variant
 from tests.machine_code.gate import recorded
 from tests.words import says
 
@@ -86,6 +90,23 @@ def test_a_rung_compared_with_the_previous_one(pair: tuple[Rung, Rung]) -> None:
     assert (same.added, same.removed) == (0, 0)
     unknown = replace(after, is_simulated=False)
     assert says(gain(before, unknown), "not_both_are", "Against v08")
+
+
+def test_no_ratio_of_a_calibrated_and_a_simulated_time_is_written() -> None:
+    def rung(variant: Variant, us: float, reason: str) -> Rung:
+        made = known_rung(variant, request_of(variant, PROBLEM, "L4"))
+        latency = Latency("predicted", us, us / 2, us * 2, f"By machine code. {reason}")
+        return replace(made, latency=latency, is_simulated=True, why_not="")
+
+    simulated, calibrated = rung(v08, 100.0, ""), rung(v09, 50.0, "Calibrated on 1 measured point.")
+    why = not_comparable(simulated.latency.basis, calibrated.latency.basis)  # type: ignore[union-attr]
+    assert gain(simulated, calibrated).endswith(f"{why}.")
+    (row,) = (r for r in counts_diff(simulated, calibrated).rows if r[0] == "simulated time")
+    assert row[1:] == ("100 µs", "50 µs", why)
+    assert orders([simulated, calibrated])["v09"] == ""
+    both = [rung(v08, 100.0, ""), rung(v09, 50.0, "")]
+    assert gain(*both).endswith("2.00× as fast.")
+    assert orders(both)["v09"] == "✓ faster than v08"
 
 
 def test_unsupported_rungs_give_a_reason() -> None:
