@@ -166,6 +166,7 @@ def options(ranked: Sequence[Option]) -> pd.DataFrame:
             "latency µs": o.latency_us,
             "low µs": o.low_us,
             "high µs": o.high_us,
+            "by": o.basis.removeprefix("predicted by "),
             "speed-up per query": o.speedup,
             "$ per 10⁹ queries": o.usd_per_billion_queries,
             "why": o.reason,

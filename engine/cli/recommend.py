@@ -218,7 +218,7 @@ def _print_human(result: BatchResult) -> None:
         kernel = f"The kernel {result.kernel} (launched like {result.variant})"
     print(
         f"{kernel} on {result.device}, {result.problem.label()}: every latency here is predicted "
-        f"by {result.method} unless it says recorded."
+        f"by {result.method} unless it says otherwise."
     )
     for sentence in result.calibration_quality():
         print(sentence)
@@ -238,6 +238,7 @@ def _print_human(result: BatchResult) -> None:
             "option": o.title,
             "GPU": o.device,
             "latency": format_us(o.latency_us),
+            "by": o.basis.removeprefix("predicted by "),
             "per query": format_us(o.per_query_us),
             "10⁹ queries": _usd(o.usd_per_billion_queries),
             "speed-up": "not comparable" if o.speedup is None else f"{o.speedup:.2f}×",

@@ -1,4 +1,4 @@
-"""The Devices page: a GPU table without blank cells, and what each price stands for."""
+"""The Devices page: a GPU table without blank cells, and the kind of each price."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuned configs: kept by GPU, variant and problem class; errors for damaged files."""
+"""Tuned configs: stored by GPU, variant and problem class; errors for damaged files."""
 
 from __future__ import annotations
 

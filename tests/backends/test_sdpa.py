@@ -1,3 +1,5 @@
+"""PyTorch's scaled dot product attention as reference and as baseline."""
+
 from __future__ import annotations
 
 import subprocess

@@ -72,7 +72,7 @@ def test_it_grows_under_a_zoom_is_shared_stopped_and_survives_its_worker(new_tab
     assert {url.split("/")[2] for url in fetched} == {server.url.split("/")[2]}
     expect(first.page.get_by_role("button", name="Share")).to_have_count(0)
 
-    # The zoom stays while data arrive and when the rest of the page changes.
+    # The zoom is kept while data arrive and when the rest of the page changes.
     chosen = zoom(first)
     grows(first)
     grows(first)

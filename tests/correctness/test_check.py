@@ -171,7 +171,7 @@ def test_the_fixed_bound_is_reported_beside_the_rule() -> None:
     found = judge(inputs, out)
     assert found.fixed_bound == 0.002
     assert found.within_fixed_bound
-    assert not found.passed  # the old bound is too wide for this problem
+    assert not found.passed  # the fixed bound is too wide for this problem
 
 
 def test_reported_error_figures() -> None:

@@ -1,4 +1,4 @@
-"""Builds: when the cache is used, when a kernel is built anew, and errors."""
+"""Builds: when the cache is used, when a kernel is rebuilt, and errors."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_an_update_of_attune_during_a_process_is_reported(source, monkeypatch):
     library = build_kernels(source, ["k"])
     client = Client(1)
     monkeypatch.setattr(build, "_digest_now", lambda: "of other files")
-    assert build_kernels(source, ["k"]).path == library.path  # a build in the cache stays valid
+    assert build_kernels(source, ["k"]).path == library.path  # a build in the cache remains valid
     source.write_text(source.read_text() + "// another")
     with raises(CompileError, "attune_changed_under_way"):
         build_kernels(source, ["k"])

@@ -1,3 +1,5 @@
+"""The cache on disk: its folder, damaged entries, and writing."""
+
 from __future__ import annotations
 
 import subprocess

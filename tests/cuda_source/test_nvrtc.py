@@ -1,3 +1,5 @@
+"""Compiling with NVRTC: resources, errors with file and line, and the cache."""
+
 from __future__ import annotations
 
 import dataclasses

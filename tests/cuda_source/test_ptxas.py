@@ -1,3 +1,5 @@
+"""Reading resources and errors from the logs of ptxas and NVRTC."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Sources with their headers: includes, missing files, encoding, and time to read them."""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,3 +1,5 @@
+"""Where the headers of the CUDA toolkit are found."""
+
 from __future__ import annotations
 
 from pathlib import Path

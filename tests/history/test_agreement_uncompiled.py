@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from engine.choose.batch.types import BatchResult
     from engine.history import History
 
-MIG = "a MIG slice of an H100"
+MIG = "H200 MIG 1g.18gb"
 SMALL = Problem(1, 4, 512, 64)
 SMALL_CAUSAL = replace(SMALL, causal=True)
 QUICK = [
@@ -33,6 +33,7 @@ QUICK = [
     ("v08", "L4", SMALL, ((SMALL, 61.0),)),
     ("v13", "H100 PCIe", SMALL, ()),
     ("v13", MIG, SMALL, ()),
+    ("v08", MIG, SMALL, ((SMALL, 310.0),)),
 ]
 
 
@@ -121,6 +122,7 @@ def test_predictions_without_compiling_agree(
     what the pages Sweep, Batch and Compare show."""
     from made_up_history import MadeUpHistory, Times
 
+    from app.batch import frames
     from engine.choose.advice import advise
     from engine.choose.batch.alternatives import Situation, rank_options
     from engine.choose.batch.recommend import recommend_batch
@@ -129,9 +131,7 @@ def test_predictions_without_compiling_agree(
     from engine.model.kernel import Kernel
     from engine.sessions.importers.nsight_compute import counters_table
 
-    device = find_device("H100 PCIe" if gpu == MIG else gpu)
-    if gpu == MIG:
-        device = replace(device, num_sms=16)
+    device = find_device(gpu)
     case = Case("", name, problem, device.name)
     taken = times_of([evaluation_of(case, p, us) for p, us in times], session="Mine: test data")
     history = MadeUpHistory(Times({device.name: taken}))
@@ -151,6 +151,9 @@ def test_predictions_without_compiling_agree(
     row = batch.table.iloc[-1]
     options, _ = rank_options(Situation(kernel, problem, None), [], (), None, history)
     (accept,) = options
+    (option,) = frames.options(options).to_dict("records")
+    assert option["latency µs"] == made.median_us
+    assert f"predicted by {option['by']}" == made.basis
     shown = {
         "batch": (row["predicted_us"], row["predicted_low_us"], row["predicted_high_us"]),
         "alternatives": (accept.latency_us, accept.low_us, accept.high_us),
@@ -173,13 +176,50 @@ def test_predictions_without_compiling_agree(
     of_sweep_page(replace(point, latency=made), history, recorded)
     of_compare_page(point, made, time.latency)
 
-    if gpu != MIG:  # a report names its GPU, which is the table's here
-        evaluated = evaluation_of(case, problem, 600.0)
-        advised = " ".join(each.reason for each in advise([evaluated], history))
-        assert set(re.findall(r"Predicted ([\d.,]+ \S+) now", advised)) == {
-            format_us(made.median_us)
-        }
-        by_tool = Latency("recorded", 600.0, 600.0, 600.0, "Nsight Compute counted it.")
-        counted = replace(evaluated, latency=by_tool, notes=("Duration: 600 us",))
-        (line,) = counters_table([counted], history).texts
-        assert format_us(made.median_us) in line
+    evaluated = evaluation_of(case, problem, 600.0)
+    advised = " ".join(each.reason for each in advise([evaluated], history))
+    assert set(re.findall(r"Predicted ([\d.,]+ \S+) now", advised)) == {format_us(made.median_us)}
+    by_tool = Latency("recorded", 600.0, 600.0, 600.0, "Nsight Compute counted it.")
+    counted = replace(evaluated, latency=by_tool, notes=("Duration: 600 us",))
+    (line,) = counters_table([counted], history).texts
+    assert format_us(made.median_us) in line
+
+
+def test_points_of_one_session_do_not_hide_the_times_of_others() -> None:
+    """The Batch page shows the points of one session; its times are still the history's."""
+    from made_up_history import MadeUpHistory, Times
+
+    from engine.choose.batch.recommend import recommend_batch
+    from engine.choose.batch.types import BatchRequest
+    from engine.history.known_time import points_of, times_of
+    from engine.model.kernel import Kernel
+
+    case, kernel = Case("", "v08", SMALL, "L4"), Kernel.of("v08", "L4")
+    older = evaluation_of(case, SMALL, 90.0)
+    newer = replace(evaluation_of(case, SMALL, 61.0), when="2026-05-01T00:00:00+00:00")
+    longer = evaluation_of(case, replace(SMALL, seqlen=1024), 400.0)
+    shown = times_of([older], session="Shown: test data")
+    history = MadeUpHistory(
+        Times({"L4": (*shown, *times_of([newer, longer], session="Others: test data"))})
+    )
+    made, time = history.estimate(kernel, SMALL), history.time_of(kernel, SMALL)
+    assert made.latency is not None
+    assert time is not None
+    result = recommend_batch(
+        BatchRequest(
+            "v08",
+            gpu="L4",
+            heads=4,
+            seqlen=512,
+            head_dim=64,
+            max_batch=1,
+            measured=points_of(shown),
+        ),
+        history,
+    )
+    (row,) = result.table.to_dict("records")
+    figures_of_batch = row["predicted_us"], row["predicted_low_us"], row["predicted_high_us"]
+    assert figures_of_batch == pytest.approx(figures(made.latency), abs=1e-3)
+    assert (row["latency_us"], row["origin"]) == (time.us, time.origin) == (61.0, "recorded")
+    assert result.calibration is not None
+    assert result.calibration.points == 3

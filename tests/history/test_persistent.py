@@ -171,7 +171,7 @@ def test_a_long_cta_takes_the_sum_of_its_pieces(name: str, causal: bool) -> None
 
 
 def test_no_ctas_are_simulated_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first end and the cost of code are taken from the simulation of CTAs in step."""
+    """The first CTA's end and the cost of loading code come from the simulation of CTAs in step."""
     plan, compiled = compiled_for("v13", PROBLEM, "A100 80GB SXM", num_ctas=216)
     emulator, gpu = emulator_of(plan, compiled), find_device("A100 80GB SXM")
     entry = read_cubin(compiled.cubin).entries[emulator.program.entry]

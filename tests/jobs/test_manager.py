@@ -155,7 +155,7 @@ def test_a_restarted_server_finds_the_running_job(tmp_path: Path) -> None:
     running = first.submit(LONG)
     wait(first, running, frozenset({"running"}))
     pid = worker_pid(first)
-    first._slot_lock.release()  # as after a killed server: the lock is released, the worker stays
+    first._slot_lock.release()  # as after a killed server: the lock is released, the worker runs on
     second = JobManager(tmp_path / "jobs")
     try:
         assert worker_pid(second) == pid
@@ -282,7 +282,7 @@ def test_a_worker_of_other_code_is_replaced(tmp_path: Path) -> None:
     first = JobManager(tmp_path / "jobs")
     wait(first, first.submit(COMPILED))
     old = worker_pid(first)
-    first._slot_lock.release()  # the server ends, the worker stays
+    first._slot_lock.release()  # the server ends, the worker runs on
 
     second = JobManager(tmp_path / "jobs")
     assert worker_pid(second) == old  # it runs the same code, so it is kept

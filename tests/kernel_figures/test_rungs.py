@@ -8,12 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from engine.attention.evaluation import Latency
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError
+from engine.base.units import format_us
 from engine.choose.auto.candidates import unused_instructions
 from engine.cli import main
 from engine.devices import find_device
 from engine.history import History
+from engine.history.known_time import not_comparable
 from engine.kernel_figures import Rung, known_rung, ladder_table, work_out_rung
 from engine.kernel_figures.changes import (
     STUDY_PROBLEM,
@@ -23,6 +26,7 @@ from engine.kernel_figures.changes import (
     gain,
     header_of,
     machine_code_diff,
+    orders,
     rung_before,
     source_diff,
 )
@@ -31,9 +35,11 @@ from engine.model.calibrate import fits
 from engine.model.kernel import Kernel
 from engine.model.occupancy import unsupported_reason
 from kernels.ladder import LADDER
+from kernels.variant import Variant
 from tests.machine_code.gate import recorded
 from tests.words import says
 
+ROOT = Path(__file__).resolve().parents[2]
 PROBLEM = Problem(1, 8, 512, 64)
 v08, v09, v12 = (LADDER.by_id(name) for name in ("v08", "v09", "v12"))
 
@@ -86,6 +92,23 @@ def test_a_rung_compared_with_the_previous_one(pair: tuple[Rung, Rung]) -> None:
     assert (same.added, same.removed) == (0, 0)
     unknown = replace(after, is_simulated=False)
     assert says(gain(before, unknown), "not_both_are", "Against v08")
+
+
+def test_no_ratio_of_a_calibrated_and_a_simulated_time_is_written() -> None:
+    def rung(variant: Variant, us: float, reason: str) -> Rung:
+        made = known_rung(variant, request_of(variant, PROBLEM, "L4"))
+        latency = Latency("predicted", us, us / 2, us * 2, f"By machine code. {reason}")
+        return replace(made, latency=latency, is_simulated=True, why_not="")
+
+    simulated, calibrated = rung(v08, 100.0, ""), rung(v09, 50.0, "Calibrated on 1 measured point.")
+    why = not_comparable(simulated.latency.basis, calibrated.latency.basis)  # type: ignore[union-attr]
+    assert gain(simulated, calibrated).endswith(f"{why}.")
+    (row,) = (r for r in counts_diff(simulated, calibrated).rows if r[0] == "simulated time")
+    assert row[1:] == ("100 µs", "50 µs", why)
+    assert orders([simulated, calibrated])["v09"] == ""
+    both = [rung(v08, 100.0, ""), rung(v09, 50.0, "")]
+    assert gain(*both).endswith("2.00× as fast.")
+    assert orders(both)["v09"] == "✓ faster than v08"
 
 
 def test_unsupported_rungs_give_a_reason() -> None:
@@ -206,6 +229,15 @@ def test_readme_shows_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
     shown = readme.read_text(encoding="utf-8").split(begin)[1].split(end)[0].strip()
     assert main(["variants", "--gpu", "L4", "-H", "8", "-S", "1024", "--markdown"]) == 0
     assert shown == capsys.readouterr().out.strip()
+
+
+def test_the_prediction_in_the_readme_is_the_present_one() -> None:
+    """The row of v01 on the L4 study's problem, which the other rows of its table are about."""
+    time = History(shipped=True).time_of(Kernel.of("v01", "L4"), STUDY_PROBLEM)
+    assert time is not None
+    low, high = format_us(time.low_us).removesuffix(" µs"), format_us(time.high_us)
+    shown = f"| {format_us(time.us)} (90 % interval {low} to {high}) | predicted |"
+    assert shown in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_forecasts_are_shown_beside_simulated_gains() -> None:

@@ -7,7 +7,7 @@ import itertools
 from typing import Any
 
 import pytest
-from fitting import fitting_config, is_taken, takes_seqlen
+from fitting import fitting_config, is_supported, supports_seqlen
 from pairwise import pairs_of, pairwise
 from slow_cases import of_each, one_in
 
@@ -27,7 +27,7 @@ KINDS = ("normal", "large_logits", "structured_v")
 
 
 def _seqlens(variant: Variant) -> tuple[int, ...]:
-    return tuple(seqlen for seqlen in SEQLENS if takes_seqlen(variant, seqlen))
+    return tuple(seqlen for seqlen in SEQLENS if supports_seqlen(variant, seqlen))
 
 
 @functools.cache
@@ -71,7 +71,7 @@ def _assert_right(
 def _numbers(variant: Variant) -> list[int]:
     """Return the numbers of the cases that some config supports."""
     numbered = enumerate(_cases(variant.id))
-    return [number for number, case in numbered if is_taken(variant, _problem(case))]
+    return [number for number, case in numbered if is_supported(variant, _problem(case))]
 
 
 @pytest.mark.parametrize(

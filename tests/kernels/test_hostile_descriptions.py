@@ -242,7 +242,7 @@ def test_five_hundred_damaged_descriptions_give_one_sentence_errors() -> None:
 
 
 @pytest.fixture
-def bad_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def broken_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use a folder with one valid own kernel and many invalid ones."""
     (tmp_path / "good.cu").write_text(described())
     for kind, (fields, *_) in WRONG.items():
@@ -253,7 +253,7 @@ def bad_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
 
 
-@pytest.mark.usefixtures("bad_neighbours")
+@pytest.mark.usefixtures("broken_kernels")
 def test_variants_are_listed_despite_bad_neighbours(capsys: pytest.CaptureFixture[str]) -> None:
     for more in ([], ["--json"]):
         assert main(["variants", *more]) == 1  # as some could not be read
@@ -263,7 +263,7 @@ def test_variants_are_listed_despite_bad_neighbours(capsys: pytest.CaptureFixtur
         assert "damaged.cu:8" in printed.out + printed.err
 
 
-@pytest.mark.usefixtures("bad_neighbours")
+@pytest.mark.usefixtures("broken_kernels")
 @pytest.mark.parametrize("kind", WRONG)
 def test_evaluating_a_bad_kernel_gives_a_one_sentence_message(kind: str) -> None:
     name = kind.replace(" ", "_")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_feature_cases import GROUPS, LANES, Group
-from fitting import fitting_config, is_taken
+from fitting import fitting_config, is_supported
 from numpy.typing import NDArray
 from slow_cases import one_in
 from words import says
@@ -67,7 +67,7 @@ def table() -> list[tuple[str, str, Problem]]:
                     continue
                 full = Problem(1, 4, 70, 64, num_heads_kv=2, causal=True, dtype=dtype)
                 candidates = (full, replace(full, num_heads_kv=None))
-                problem = next(c for c in candidates if is_taken(variant, c))
+                problem = next(c for c in candidates if is_supported(variant, c))
                 rows.append((variant.id, device.arch, problem))
     return rows
 

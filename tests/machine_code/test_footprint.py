@@ -37,15 +37,15 @@ from kernels.ladder import by_id
 from tests.machine_code.small_kernels import counted
 
 KERNEL = Path(__file__).parent / "kernels" / "tile_order.cu"
-TWO_AXES, ROWS, GROUPED, STAYING = range(4)
-GPU = "A40"  # 6 MiB of L2; on an A10 CTAs of the first keep step, and 9 % of their time hangs on it
+TWO_AXES, ROWS, GROUPED, PERSISTENT = range(4)
+GPU = "A40"  # 6 MiB of L2; on an A10 the CTAs may run in step, which changes their time by 9 %
 
 
 def timed(order: int, size: int) -> TimedLaunch:
     device = find_device(GPU)
     cubin = compile_kernel(KERNEL, (("ORDER", str(order)),), device.arch, ("gemm",)).cubin
     tiles = size // 64
-    grid = {TWO_AXES: (tiles, tiles, 1), STAYING: (device.num_sms or 1, 1, 1)}
+    grid = {TWO_AXES: (tiles, tiles, 1), PERSISTENT: (device.num_sms or 1, 1, 1)}
     arguments = parse_arguments(["ptr", "ptr", "ptr", f"i32:{size}"])
     launch = Launch(grid.get(order, (tiles * tiles, 1, 1)), (256, 1, 1), 0, arguments)
     return time_launch(analyse(cubin, None, launch), device, quick=True)
@@ -56,14 +56,14 @@ def timed(order: int, size: int) -> TimedLaunch:
     [
         (ROWS, 768),
         pytest.param(GROUPED, 768, marks=pytest.mark.slow),
-        pytest.param(STAYING, 768, marks=pytest.mark.exhaustive),
+        pytest.param(PERSISTENT, 768, marks=pytest.mark.exhaustive),
     ],
 )
 def test_any_mapping_from_block_index_to_tile_touches_the_same(order: int, size: int) -> None:
     plain, mapped = timed(TWO_AXES, size), timed(order, size)
     assert plain.touched_bytes == 3 * size * size * 4
     assert mapped.touched_bytes == pytest.approx(plain.touched_bytes, rel=0.05)
-    if order != STAYING:
+    if order != PERSISTENT:
         assert mapped.simulated.dram_us == pytest.approx(plain.simulated.dram_us, rel=0.05)
     if order == ROWS:
         us = mapped.simulated.latency.median_us
@@ -263,7 +263,7 @@ def test_very_long_persistent_ctas_count_the_bytes_of_their_tensors(
 def test_bytes_of_long_ctas_are_interpolated() -> None:
     device = find_device(GPU)
     cubin = read_cubin(
-        compile_kernel(KERNEL, (("ORDER", str(STAYING)),), device.arch, ("gemm",)).cubin
+        compile_kernel(KERNEL, (("ORDER", str(PERSISTENT)),), device.arch, ("gemm",)).cubin
     )
     (name,) = cubin.entries
     arguments = parse_arguments(["ptr", "ptr", "ptr", "i32:512"])

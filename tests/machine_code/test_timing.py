@@ -437,7 +437,8 @@ def test_the_start_of_a_cta_does_not_depend_on_its_length() -> None:
 
 @pytest.mark.parametrize("most", [5_000_000, 20_000])
 def test_extrapolated_queues_of_long_ctas_equal_simulated_ones(most: int) -> None:
-    """Seven times the longest that is known; by the smaller figure that one has no second round."""
+    """CTAs seven times as long as the longest simulated ones, whose second round is simulated only
+    with the larger limit."""
     traces = {n: flash_trace(n) for n in (128, 256, 1792)}
     code, long = traces[1792]
     kernel = sm_kernel(

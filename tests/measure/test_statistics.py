@@ -1,3 +1,5 @@
+"""The median with its confidence interval."""
+
 from __future__ import annotations
 
 import math

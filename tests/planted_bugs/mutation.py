@@ -29,7 +29,7 @@ ALL = (
     "v21",
     *ONE_TILE,
     *PERSISTENT,
-)  # but v22: masked key by key
+)  # except v22, which masks key by key
 SPLIT = ("v05", "v06")
 SHARED_KEYS = {"num_warps": 4, "row_warps": 2, "keys_per_warp": 64}  # v12: warps that share K
 

@@ -1,4 +1,4 @@
-"""From a search to a kept config: timed side by side on a GPU, else by predicted times."""
+"""From a search to a saved config: timed side by side on a GPU, else by predicted times."""
 
 from __future__ import annotations
 

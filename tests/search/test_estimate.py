@@ -179,7 +179,7 @@ def spent(request: EvaluationRequest, simulate: float) -> tuple[float, dict[str,
 
 
 def test_cached_simulations_do_not_predict_new_ones() -> None:
-    """Cached simulations teach nothing of the cost of new ones (2 s to 6 s were minutes)."""
+    """Cached simulations say nothing about the cost of new ones (2 to 6 s took minutes)."""
     for simulate in (1.0, 0.0):
         sweep = made(SPLITS)
         for p in SPLITS:

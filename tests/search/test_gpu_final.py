@@ -1,4 +1,4 @@
-"""The final's way onto a GPU, with made-up timers: who enters, under which name, and the lock."""
+"""The final round on a GPU with made-up timers: which rows enter, their names, and the lock."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MadeUpTimer:
 
 
 class MadeUpCuda:
-    """The part of the CUDA backend that a final needs; num_splits=8 does not launch."""
+    """The part of the CUDA backend that a final round needs; num_splits=8 does not launch."""
 
     def __init__(self) -> None:
         self.plans: list[LaunchPlan] = []

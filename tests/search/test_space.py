@@ -84,7 +84,7 @@ def test_tunables_restrict_the_space_and_defaults_only_fixes_the_rest() -> None:
     configs = [dict(p.request.config) for p in points]
     default = by_id("v05").default_config()
     assert configs == [{**default, "num_splits": 1}, {**default, "num_splits": 2}]
-    # A variant without that tunable stays in the space.
+    # A variant without that tunable remains in the space.
     both = Space(("v01", "v05"), (SMALL,), {"num_splits": (1, 2)}, own_values=False)
     assert len(both.points(SweepOptions())) == 3
 

@@ -173,7 +173,7 @@ def test_a_rewritten_file_is_listed_by_what_is_in_it(store: Store, tmp_path: Pat
 def test_the_index_follows_the_folder_and_may_be_deleted(store: Store, tmp_path: Path) -> None:
     name = store.save(snapshot_maker(title="before"))
     assert [i.title for i in store.list()] == ["before"]
-    # A known file is not read again: of another content with this size and time nothing is seen.
+    # A known file is not read again: other content of equal size and time is not noticed.
     path = Path(store.url) / name
     times = path.stat()
     path.write_bytes(bytes(times.st_size))

@@ -1,3 +1,5 @@
+"""Errors of CUDA and CuPy as statuses, with one sentence for each."""
+
 from __future__ import annotations
 
 import re

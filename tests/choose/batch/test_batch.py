@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from words import raises, says
 
+from engine.attention.evaluation import Origin
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.choose.batch.batch_table import (
@@ -54,6 +55,10 @@ def curve(total_us: np.ndarray, ctas_per_sm: int = 1, limit: str = "CTAs per SM"
 
 def waves_of_58(n: int, wave_us: float = 100.0) -> np.ndarray:
     return wave_us * -(-np.arange(1, n + 1) // 58)
+
+
+def measured(times: dict[int, float]) -> dict[int, tuple[float, Origin]]:
+    return {batch: (us, "measured") for batch, us in times.items()}
 
 
 def table_of(total_us: np.ndarray, **kwargs: object) -> pd.DataFrame:
@@ -176,7 +181,7 @@ def test_the_interval_follows_the_uncertainty_of_the_latency() -> None:
 
 def test_a_measured_point_takes_precedence_over_the_model() -> None:
     total = waves_of_58(300)
-    table = batch_table(curve(total), ONE_TILE, L4, {58: 200.0, 40: 50.0})
+    table = batch_table(curve(total), ONE_TILE, L4, measured({58: 200.0, 40: 50.0}))
     row = table.set_index("batch")
     assert (row["latency_us"][58], row["origin"][58]) == (200.0, "measured")
     assert (row["low_us"][58], row["high_us"][58], row["predicted_us"][58]) == (200.0, 200.0, 100.0)
@@ -189,7 +194,7 @@ def test_a_measured_point_takes_precedence_over_the_model() -> None:
 
 def test_shares_of_predicted_and_measured_times_are_said_not_to_be_comparable() -> None:
     total = waves_of_58(300)
-    table = batch_table(curve(total), ONE_TILE, L4, {1: 100.0, 40: 100.0, 290: 450.0})
+    table = batch_table(curve(total), ONE_TILE, L4, measured({1: 100.0, 40: 100.0, 290: 450.0}))
     gained = table.set_index("batch")["speedup_per_unit"]
     assert gained[40] == pytest.approx(40)  # both measured
     assert np.isnan(gained[59])
