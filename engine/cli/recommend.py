@@ -219,7 +219,7 @@ def _print_human(result: BatchResult) -> None:
         kernel = f"The kernel {result.kernel} (launched like {result.variant})"
     print(
         f"{kernel} on {result.device}, {result.problem.label()}: every latency here is predicted "
-        f"by {result.method} unless it says recorded."
+        f"by {result.method} unless it says otherwise."
     )
     for sentence in result.calibration_quality():
         print(sentence)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from agreement_cases import Case, Figures, evaluation_of, figures
 from sessions_data import ncu_export
+from software_nvml import SoftwareNvml, described
 from words import says
 
 from engine.attention.config import find_variant
@@ -524,29 +525,30 @@ def test_times_of_a_part_of_a_gpu_are_not_the_whole_gpu_s(part: str, is_old: boo
     assert history.time_of(third, MEDIUM) == unknown.time_of(third, MEDIUM)
 
 
-def test_a_part_of_a_gpu_is_used_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_gpu_is_used_everywhere(
+    software_nvml: SoftwareNvml, request: pytest.FixtureRequest
+) -> None:
     """The driver gives it the GPU's name, and fewer SMs than the table."""
     from made_up_history import compiled_on_an_l4
 
     from app.shared import machine
     from engine.choose.batch.recommend import recommend_batch
     from engine.choose.batch.types import BatchRequest
-    from engine.devices.spec import DetectedDevice
     from engine.model.kernel import Kernel
     from engine.pipeline.request import EvaluationRequest, resolve
     from engine.search.space import Space, SweepOptions
 
     name = "L4 (16 SMs)"
     part = find_device(name)
-    local = DetectedDevice(part, True, "NVIDIA L4", "", "")
-    monkeypatch.setattr("engine.devices.spec.detect_local", lambda: local)
-    monkeypatch.setattr(machine, "local_gpu", lambda: machine.LocalGpu(part, name, ""))
+    software_nvml.has(described("L4", num_sms=16))
+    machine.local_gpu.cache_clear()
+    request.addfinalizer(machine.local_gpu.cache_clear)
 
     history, problem = compiled_on_an_l4(), Problem(8, 8, 512, 64)
     kernel = Kernel.of("v13", part)
     assert kernel.config["num_ctas"] % 16 == 0
-    request = EvaluationRequest("v13", problem, gpu=name)
-    for each in (request, replace(request, gpu=None)):
+    asked_for = EvaluationRequest("v13", problem, gpu=name)
+    for each in (asked_for, replace(asked_for, gpu=None)):
         assert resolve(each).kernel == kernel
     assert Kernel.of("v13", "L4") == Kernel.of("v13", find_device("L4"))
     assert machine.device_of(name) == part

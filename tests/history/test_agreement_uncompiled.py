@@ -124,6 +124,7 @@ def test_predictions_without_compiling_agree(
     what the pages Sweep, Batch and Compare show."""
     from made_up_history import MadeUpHistory, Times
 
+    from app.batch import frames
     from engine.choose.advice import advise
     from engine.choose.batch.alternatives import Situation, rank_options
     from engine.choose.batch.recommend import recommend_batch
@@ -152,6 +153,8 @@ def test_predictions_without_compiling_agree(
     row = batch.table.iloc[-1]
     options, _ = rank_options(Situation(kernel, problem, None), [], (), None, history)
     (accept,) = options
+    (option,) = frames.options(options).to_dict("records")
+    assert (option["latency µs"], option["origin"]) == (accept.latency_us, accept.basis)
     shown = {"batch": (row["predicted_us"], row["predicted_low_us"], row["predicted_high_us"])}
     time = history.time_of(kernel, problem)
     assert time is not None
