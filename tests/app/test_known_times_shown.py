@@ -79,15 +79,15 @@ def test_a_time_of_the_same_source_is_used_and_calibrates(open_app):
     save("On the L4", taken(800.0, 256, sha), taken(410.0, 128, sha))
     at = drawn(open_app(variant="v01", S="128", gpu="L4"))
     assert (metric(at, "Latency"), badge(at, "Latency")) == ("410 µs", "recorded")
-    assert says(texts(at), "calibrated_measured_points", "2")
+    assert says(texts(at), "calibrated_on_known_times", "2")
     other = drawn(open_app(variant="v01", S="64", gpu="L4"), predicted)
-    assert says(texts(other), "calibrated_measured_points", "2")
+    assert says(texts(other), "calibrated_on_known_times", "2")
 
 
 def test_a_time_of_another_source_calibrates_nothing(open_app):
     save("Elsewhere", taken(410.0, 256, "ab" * 32))
     at = drawn(open_app(variant="v01", S="256", gpu="L4"), predicted)
-    assert not says(texts(at), "calibrated_measured_points")
+    assert not says(texts(at), "calibrated_on_known_times")
     assert says(known_tables(at)[0]["source"], "another_source")
 
 
