@@ -170,7 +170,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture
 def sass_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read files in this process, as starting the one that `sass` uses takes a second
-    (tests/cli/test_apart.py tests it)."""
+    (tests/cli/test_limited_process.py tests it)."""
     monkeypatch.setattr("engine.cli.sass.run_in_process", lambda run, args, _: run(args))
 
 

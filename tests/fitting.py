@@ -20,17 +20,18 @@ def configs(variant: Variant) -> tuple[dict[str, int], ...]:
 def fitting_config(
     variant: Variant, problem: Problem, wanted: dict[str, int] | None = None
 ) -> dict[str, int]:
-    """`wanted` (by default the variant's default) where it takes the problem, else the next."""
+    """Return `wanted` (by default the variant's default config) if it supports the problem, else
+    the first config that does."""
     candidates = [wanted or variant.default_config(), *configs(variant)]
     return next(c for c in candidates if variant.unsupported(problem, c) is None)
 
 
-def is_taken(variant: Variant, problem: Problem) -> bool:
+def is_supported(variant: Variant, problem: Problem) -> bool:
     """Return True if a config supports the problem."""
     return any(variant.unsupported(problem, c) is None for c in configs(variant))
 
 
-def takes_seqlen(variant: Variant, seqlen: int) -> bool:
+def supports_seqlen(variant: Variant, seqlen: int) -> bool:
     """Return True if a config supports problems of this length."""
     problem = Problem(1, 1, seqlen, variant.head_dims[0], dtype=variant.dtypes[0])
-    return is_taken(variant, problem)
+    return is_supported(variant, problem)

@@ -229,7 +229,7 @@ LIBRARIES = {
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_library_knows_nothing_of_attention(library: str) -> None:
+def test_a_library_does_not_import_attention(library: str) -> None:
     allowed = (library, *LIBRARIES[library])
     for module, wanted in imports_within(lazy=True).items():
         if in_package(module, (library,)):
@@ -296,7 +296,7 @@ def test_no_file_is_longer_than_600_lines() -> None:
 
 
 def test_simulation_does_not_import_explanations() -> None:
-    """Modules that simulate import none whose change does not make shipped figures old."""
+    """A module that affects simulated figures imports none that is left out of their digest."""
     graph = imports_within(lazy=True)
     asked, found = ["engine.history.simulation", "engine.history.persistent"], set[str]()
     while asked:

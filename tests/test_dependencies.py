@@ -32,7 +32,7 @@ def test_dependencies_exclude_the_next_major_release(requirement: str) -> None:
     assert re.search(r"<\d|==\d+\.\*", requirement), requirement
 
 
-def test_the_lock_holds_names_and_versions_alone() -> None:
+def test_the_lock_has_only_names_and_versions() -> None:
     for line in (ROOT / ".ci" / "versions.txt").read_text().splitlines()[1:]:
         assert re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line), line
 

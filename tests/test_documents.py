@@ -60,7 +60,7 @@ def test_documents_are_found() -> None:
 
 
 @names
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_have_a_target(path: Path) -> None:
     for link in _LINK.findall(text(path)):
         if "://" in link:
             continue
@@ -107,7 +107,7 @@ def test_commands_are_found() -> None:
     assert "app" in map(str.strip, commands(ROOT / "README.md"))
 
 
-def test_what_a_sentence_tells_people_to_type_is_understood() -> None:
+def test_commands_in_prose_are_valid() -> None:
     """Whole commands inline in prose, such as `attune app`, are valid."""
     shown = "\n".join(text(path) for path in DOCUMENTS)
     words = set(re.findall(r"`attune ([a-z][a-z-]+)", shown))
@@ -116,7 +116,7 @@ def test_what_a_sentence_tells_people_to_type_is_understood() -> None:
 
 
 @pytest.mark.slow
-def test_the_readme_s_first_lines_print_what_it_says(
+def test_first_commands_of_the_readme_print_the_quoted_output(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first commands of the README print the quoted output (installation: test_wheel.py)."""
@@ -137,7 +137,7 @@ def test_the_readme_s_first_lines_print_what_it_says(
 
 
 @pytest.mark.slow
-def test_the_readme_s_python_runs_as_it_stands() -> None:
+def test_python_of_the_readme_runs() -> None:
     done = doctest.testfile(str(ROOT / "README.md"), module_relative=False, encoding="utf-8")
     assert done.attempted >= 5
     assert done.failed == 0
@@ -154,7 +154,7 @@ print(*sorted({name.split(".")[1] for name in sys.modules if name.startswith("en
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["cuda_source", "cuda_on_host", "machine_code"])
-def test_a_library_is_used_without_attention(library: str, tmp_path: Path) -> None:
+def test_examples_of_a_library_import_no_attention(library: str, tmp_path: Path) -> None:
     readme = ROOT / "engine" / library / "README.md"
     done = subprocess.run(
         [sys.executable, "-c", _ALONE, str(readme)],

@@ -56,7 +56,9 @@ def says(text: str | Iterable[str], name: str, *facts: str) -> bool:
     if not isinstance(text, str):
         return any(says(each, name, *facts) for each in text)
     flat = " ".join(text.split())
-    pattern = ".*?".join(map(re.escape, " ".join(_on_file()[name].split()).split("{…}")))
+    # A semicolon stands between parts; after the last one is a full stop.
+    words = " ".join(_on_file()[name].split()).removesuffix(";")
+    pattern = ".*?".join(map(re.escape, words.split("{…}")))
     if pattern[:1].islower():  # a sentence may begin with these words
         pattern = f"[{pattern[0]}{pattern[0].upper()}]{pattern[1:]}"
     return re.search(pattern, flat) is not None and all(_has(flat, f) for f in facts)

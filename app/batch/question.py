@@ -12,6 +12,7 @@ from app.batch.inputs import batch_request, own_prices
 from app.batch.points import MeasuredPoints
 from app.shared import known_times, missing_kernels, runs
 from app.shared.selection import Selection
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, ToolMissing
 from engine.base.memory import Newest
 from engine.choose.batch.recommend import calibrate_for, recommend_batch
@@ -61,6 +62,12 @@ class Question:
         return "B × H" if self.axis["heads_free"] else "B"
 
     @property
+    def problem(self) -> Problem:
+        """Return the sidebar's problem."""
+        assert self.selection.problem is not None  # else the page shows why
+        return self.selection.problem
+
+    @property
     def local_gpu(self) -> str:
         """Return the name of the device that requests leave empty."""
         return self.device.name if self.selection.gpu is None else ""
@@ -78,7 +85,7 @@ class Question:
             result = None
             try:
                 request = self.request(**inputs)
-                calibrated = _calibrated(request, history)
+                calibrated = self._calibrated(request, history)
                 result = recommend_batch(request, history, calibrated)
             except ToolMissing as error:
                 if not history.missing:
@@ -95,14 +102,29 @@ class Question:
                 return Answer(None, waiting=waiting)
             time.sleep(0.01)
 
+    def _calibrated(self, request: BatchRequest, history: History) -> Calibrated:
+        """Return the calibration on the request's points, cached so that a slider does not fit it
+        again."""
+        if not request.measured or not request.calibrate:
+            return calibrate_for(request, history)  # the history caches this fit
+        known: Newest[Any, Calibrated] = st.session_state.setdefault(
+            _CALIBRATIONS, Newest(_MAX_CALIBRATIONS)
+        )
+        kernel, problem = Kernel.of(request.variant, self.device, request.config), self.problem
+        key = (
+            *(kernel, request.measured, history.points(kernel, problem)),
+            *(request.calibrate, request.measured_kernel),
+        )
+        if (calibrated := known.get(key)) is None:
+            calibrated = known[key] = calibrate_for(request, history)
+        return calibrated
+
     def bound_us(self) -> float | None:
         """Return the roofline's lower bound of a launch with the present batch."""
         request = self.request()
         kernel = Kernel.of(request.variant, self.device, request.config)
-        problem = self.selection.problem
-        assert problem is not None
         try:
-            return known_times.history().estimate(kernel, problem).bound_us
+            return known_times.history().estimate(kernel, self.problem).bound_us
         except AttuneError:
             return None
 
@@ -135,21 +157,3 @@ def _not_compiled(jobs: tuple[JobStatus, ...]) -> Answer:
         if error:
             return Answer(None, error, job.log or str(result.get("log", "")))
     return Answer(None, "The kernel did not compile.")
-
-
-def _calibrated(request: BatchRequest, history: History) -> Calibrated:
-    """Return the calibration on the request's points, cached so that a slider does not fit it
-    again."""
-    if not request.measured or not request.calibrate:
-        return calibrate_for(request, history)  # the history caches this fit
-    known: Newest[Any, Calibrated] = st.session_state.setdefault(
-        _CALIBRATIONS, Newest(_MAX_CALIBRATIONS)
-    )
-    config = tuple(sorted(request.config.items()))
-    key = (
-        *(request.variant, request.gpu, config, request.measured),
-        *(request.calibrate, request.measured_kernel),
-    )
-    if (calibrated := known.get(key)) is None:
-        calibrated = known[key] = calibrate_for(request, history)
-    return calibrated

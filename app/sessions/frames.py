@@ -69,7 +69,7 @@ def baseline_table(results: Iterable[Evaluation]) -> pd.DataFrame:
 
 
 def ledger(scored: Ledger) -> pd.DataFrame:
-    """Return one row per score for `app.sessions.charts.ledger`."""
+    """Return one row per score of a source that was timed for `app.sessions.charts.ledger`."""
     rows = (
         {
             "variant": s.prediction.variant,
@@ -82,6 +82,7 @@ def ledger(scored: Ledger) -> pd.DataFrame:
             "counts": s.counts,
         }
         for s in scored.scores
+        if s.is_same_source
     )
     return Table.of("Predicted and measured", rows).frame(dashes=False)
 

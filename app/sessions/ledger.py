@@ -35,12 +35,16 @@ def draw() -> None:
             )
             return
         st.markdown(plain_markdown(ledger.reason))
+        drawn = frames.ledger(ledger)
+        if drawn.empty:  # all times are of other sources
+            tables.draw(ledger_table(ledger).frame(), rows=_ROWS, key="ledger_table")
+            return
         chart, table = st.columns([4, 5], gap="medium")
         with chart:
-            plot.draw(charts.ledger(frames.ledger(ledger), theme()), key="ledger_chart")
+            plot.draw(charts.ledger(drawn, theme()), key="ledger_chart")
             st.caption(
                 "A prediction on the line is exact; bars are 90 % intervals. Open markers do not "
-                "count: another source was timed, or the prediction was made after the time."
+                "count: the prediction was made after the time."
             )
         with table:
             tables.draw(ledger_table(ledger).frame(), rows=_ROWS, key="ledger_table")

@@ -32,6 +32,7 @@ from engine.cli.options import (
 )
 from engine.cli.output import print_figures, print_json, print_table
 from engine.history import History
+from engine.history.known_time import name_of
 from engine.model.occupancy import launch_plan
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
@@ -91,7 +92,9 @@ def run(args: EvaluateOptions) -> int:
             | {
                 "verdict": verdict.encoded(),
                 "config_origins": origins,
-                "known_times": [asdict(t) | {"problem": encode(t.problem)} for t in times],
+                "known_times": [
+                    asdict(t) | {"kernel": name_of(t), "problem": encode(t.problem)} for t in times
+                ],
             }
         )
     else:

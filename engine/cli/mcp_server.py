@@ -22,10 +22,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
+from engine.attention.config import tuned_path
 from engine.attention.problem import feature_options
 from engine.base.errors import AttuneError, BadInput, ToolMissing
+from engine.base.files import data_folder
 from engine.cuda_source.sources import files_inside
 from engine.gate.settings import parse_problem
+from engine.sessions.session import working_folder
+from engine.sessions.store import SETTING
 from engine.versions.figures import variant_of
 
 Answer: TypeAlias = dict[str, Any]
@@ -64,6 +68,7 @@ class Tools:
     def __init__(self, rights: Rights, data: Path) -> None:
         self._rights = rights
         self._data = data  # data folder of commands
+        self._environment = environment_of(rights, data)
 
     def all(self) -> tuple[Tool, ...]:
         return (
@@ -250,7 +255,7 @@ class Tools:
     ) -> Any:
         """Run a command and return its shortened JSON. Raises Refused with its error sentence."""
         limit = min(seconds or self._rights.seconds, MAX_SECONDS + 60.0)
-        code, out, err = await _run(arguments, self._rights.root, self._environment(), limit)
+        code, out, err = await _run(arguments, self._rights.root, self._environment, limit)
         if out and (code == 0 or may_fail):
             with contextlib.suppress(ValueError):
                 found = json.loads(out)
@@ -262,14 +267,26 @@ class Tools:
         last = said[-1].removeprefix("error: ") if said else " ".join(lines[-1:])
         raise Refused(last or f"{arguments[0]} failed with exit code {code}.")
 
-    def _environment(self) -> dict[str, str]:
-        environment = dict(os.environ) | {"PYTHONPATH": _path()}
-        if not self._rights.write:
-            environment |= {
-                "ATTUNE_DATA_DIR": str(self._data),
-                "ATTUNE_SESSIONS": str(self._data / "sessions"),
-            }
+
+def environment_of(rights: Rights, data: Path) -> dict[str, str]:
+    """Return the environment of the commands.
+
+    Without permission to write, their data folder is `data`, but they read the user's sessions and
+    tuned configs, so that they give the times that the user sees.
+    """
+    environment = dict(os.environ) | {"PYTHONPATH": _path()}
+    if rights.write:
         return environment
+    open_sessions = data / "working"
+    if not open_sessions.is_symlink():
+        data.mkdir(parents=True, exist_ok=True)
+        open_sessions.symlink_to(working_folder().absolute())
+    sessions = os.environ.get(SETTING, "").strip() or str(data_folder() / "sessions")
+    return environment | {
+        "ATTUNE_DATA_DIR": str(data),
+        SETTING: sessions,
+        "ATTUNE_TUNED": str(tuned_path().absolute()),
+    }
 
 
 async def _run(

@@ -339,8 +339,9 @@ def run_predictions(args: PredictionsOptions) -> int:
                 "problem": encode(s.prediction.problem),
                 "time": asdict(s.time.latency),
                 "session": s.time.session,
-                "ratio": s.ratio,
-                "inside": s.is_inside,
+                "timed_kernel": s.timed_kernel,
+                "ratio": s.ratio if s.is_same_source else None,
+                "inside": s.is_inside if s.is_same_source else None,
                 "counts": s.counts,
                 "remark": s.remark,
             }

@@ -359,6 +359,23 @@ class History:
             curves.append(curve)
         return CtaCurve.joined(curves) if curves else None
 
+    def points(self, kernel: Kernel, problem: Problem) -> tuple[Measurement, ...]:
+        """Return the times of this source that can calibrate a prediction of such a problem; none
+        at another clock than boost, as `taken`."""
+        if self.times is None or kernel.device.clock != "boost":
+            return ()
+        mine = [
+            t
+            for t in self.times.on(kernel.device.name, name=kernel.variant.id)
+            if not t.is_sdpa
+            and dict(t.config) == kernel.config
+            and t.problem.dtype == problem.dtype
+            and source_match(t, kernel.variant) == "this source"
+        ]
+        points = points_of(mine)[:_MAX_POINTS]
+        has = {q: self._has_resources(kernel, q) for q in dict.fromkeys(p.problem for p in points)}
+        return tuple(p for p in points if has[p.problem])
+
     # Inputs of predictions
 
     def report(self, kernel: Kernel, plan: LaunchPlan) -> CompileReport | None:
@@ -412,7 +429,7 @@ class History:
     ) -> Calibration | None:
         """Return a calibration, based on simulated CTA times if `by_machine_code` and all points
         have them, else on the roofline."""
-        points = self._points(kernel, problem)
+        points = self.points(kernel, problem)
         if not points:
             return None
         key = (kernel, problem.dtype, points)
@@ -424,23 +441,6 @@ class History:
         if key in self._fits.kept:
             return self._fits.kept[key]
         return self._fits.keep(key, self._fit(kernel, points, simulated=False))
-
-    def _points(self, kernel: Kernel, problem: Problem) -> tuple[Measurement, ...]:
-        """Return the times of this source that can calibrate a prediction of such a problem; none
-        at another clock than boost, as `taken`."""
-        if self.times is None or kernel.device.clock != "boost":
-            return ()
-        mine = [
-            t
-            for t in self.times.on(kernel.device.name, name=kernel.variant.id)
-            if not t.is_sdpa
-            and dict(t.config) == kernel.config
-            and t.problem.dtype == problem.dtype
-            and source_match(t, kernel.variant) == "this source"
-        ]
-        points = points_of(mine)[:_MAX_POINTS]
-        has = {q: self._has_resources(kernel, q) for q in dict.fromkeys(p.problem for p in points)}
-        return tuple(p for p in points if has[p.problem])
 
     def _has_resources(self, kernel: Kernel, problem: Problem) -> bool:
         try:

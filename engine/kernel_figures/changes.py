@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import unified_diff
 from itertools import dropwhile
 from pathlib import Path
@@ -17,6 +17,7 @@ from engine.base.units import format_bytes, format_us
 from engine.cuda_source.sources import read_source
 from engine.devices import find_device
 from engine.history import History
+from engine.history.known_time import are_comparable, not_comparable
 from engine.kernel_figures.rung import Rung
 from engine.model.kernel import Kernel
 from engine.own_kernels.registry import parent_of
@@ -168,12 +169,15 @@ def counts_diff(before: Rung, after: Rung) -> Table:
         ratio = new / old if old else None
         if ratio is not None and abs(ratio - 1) < _MIN_CHANGE:
             continue
+        change = "new" if ratio is None else f"{ratio - 1:+.0%}"
+        if name == _TIME:
+            change = _incomparable(before, after) or change
         rows.append(
             {
                 "figure": name,
                 before.variant.id: shown_old,
                 after.variant.id: shown_new,
-                "change": "new" if ratio is None else f"{ratio - 1:+.0%}",
+                "change": change,
             }
         )
     return Table.of(
@@ -185,7 +189,8 @@ def counts_diff(before: Rung, after: Rung) -> Table:
 
 def orders(rungs: Iterable[Rung]) -> dict[str, str]:
     """Return by id whether the order of a rung's and the previous rung's simulated times is
-    reliable: `✓ faster than v08`; empty unless both are simulated."""
+    reliable: `✓ faster than v08`; empty unless both are simulated, and both or neither
+    calibrated."""
     by_id = {rung.variant.id: rung for rung in rungs}
     result: dict[str, str] = {}
     for name, rung in by_id.items():
@@ -194,7 +199,9 @@ def orders(rungs: Iterable[Rung]) -> dict[str, str]:
         times = [r.latency for r in (rung, earlier) if r is not None and r.is_simulated]
         latency, earlier_latency = (*times, None, None)[:2]
         result[name] = ""
-        if before is not None and latency is not None and earlier_latency is not None:
+        if before is None or latency is None or earlier_latency is None:
+            continue
+        if are_comparable(latency.basis, earlier_latency.basis):
             order = order_of(latency.median_us, earlier_latency.median_us)
             word = "of" if order.startswith("?") else "than"
             result[name] = f"{order} {word} {before.id}"
@@ -202,13 +209,16 @@ def orders(rungs: Iterable[Rung]) -> dict[str, str]:
 
 
 def gain(before: Rung, after: Rung) -> str:
-    """Return `Against v08: 33.7 µs instead of 39 µs, simulated, 1.16× as fast.`"""
+    """Return `Against v08: 33.7 µs instead of 39 µs, simulated, 1.16× as fast.`, without the ratio
+    if only one of the two is calibrated."""
     where = f"Against {before.variant.id}:"
     old, new = before.latency, after.latency
     if old is None or new is None or not (before.is_simulated and after.is_simulated):
         return f"{where} only one of the two is simulated here, or neither."
     ratio = old.median_us / new.median_us
-    if order_of(new.median_us, old.median_us).startswith("?"):
+    if why := _incomparable(before, after):
+        verdict = why
+    elif order_of(new.median_us, old.median_us).startswith("?"):
         share = default_threshold().share
         verdict = f"within error: the order is reliable from a difference of {share:.0%}"
     elif ratio > 1:
@@ -219,6 +229,14 @@ def gain(before: Rung, after: Rung) -> str:
         f"{where} {format_us(new.median_us)} instead of {format_us(old.median_us)}, simulated, "
         f"{verdict}."
     )
+
+
+def _incomparable(before: Rung, after: Rung) -> str:
+    """Return why no ratio of the two times is written; empty if they are comparable."""
+    old, new = before.latency, after.latency
+    if old is None or new is None or are_comparable(old.basis, new.basis):
+        return ""
+    return not_comparable(old.basis, new.basis)
 
 
 # Speed-ups that the L4 study forecast for ideas not yet built, and the rungs that implement them.
@@ -247,8 +265,8 @@ FORECASTS = (
 
 def forecasts_table(history: History) -> Table:
     """Return the study's forecasts beside simulated results. Both times of a pair come from the
-    same simulator; its results may ship with Attune."""
-    history = history.with_shipped()
+    same simulator, not calibrated on times of sessions; its results may ship with Attune."""
+    history = replace(history.with_shipped(), times=None)
     rows = []
     for forecast in FORECASTS:
         pair = (forecast.before, forecast.after)
@@ -290,6 +308,7 @@ def _came_out(forecast: Forecast, ratio: float) -> str:
     return "less" if ratio < forecast.low else "more"
 
 
+_TIME = "simulated time"
 _Figure = tuple[str, float | None, str]
 
 
@@ -297,7 +316,7 @@ def _figures(rung: Rung) -> Iterable[_Figure]:
     c, r = rung.counts, rung.main.resources if rung.main is not None else None
     latency = rung.latency if rung.is_simulated else None
     time = latency.median_us if latency is not None else None
-    yield "simulated time", time, format_us(time) if time is not None else ""
+    yield _TIME, time, format_us(time) if time is not None else ""
     yield _counted("instructions", c.instructions if c else None)
     for pipe, name in _PIPES.items():
         yield _counted(f"of them on {name}", c.by_pipe.get(pipe, 0.0) if c else None)

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 from engine.attention.evaluation import Evaluation, Latency, LatencyKind
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem, Status
+from engine.history.known_time import under_own_names
 from engine.sessions.compare.pairing import latency_of_kind
 from engine.sessions.snapshot import Snapshot
 
@@ -34,15 +35,17 @@ def exported(snapshot: Snapshot, form: Format, variant: str = "", gpu: str = "")
     """Return the file's text.
 
     Args:
-        variant, gpu: export only these; a Kernel Tuner cache has one variant and one GPU.
+        variant, gpu: export only these; a Kernel Tuner cache has one kernel and one GPU. Kernels
+            of other sources have their own names (`engine.history.known_time.Reference`).
 
     Raises:
         InvalidProblem: there is nothing to write, or more than such a file can hold.
     """
+    named = under_own_names(snapshot.evaluations, snapshot.title)
     chosen = [
         e
-        for e in snapshot.evaluations
-        if variant in ("", e.variant) and gpu.casefold() in e.device.casefold()
+        for e, recorded in zip(named, snapshot.evaluations, strict=True)
+        if variant in ("", e.variant, recorded.variant) and gpu.casefold() in e.device.casefold()
     ]
     if not any(_taken(e) for e in chosen):
         raise InvalidProblem(

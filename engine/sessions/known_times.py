@@ -29,7 +29,7 @@ from engine.base.schema import decode
 from engine.base.table import Table
 from engine.base.units import format_us
 from engine.history.history import History, Prediction
-from engine.history.known_time import KnownTime, times_of
+from engine.history.known_time import KnownTime, Reference, times_of
 from engine.sessions.session import Session, working_folder
 from engine.sessions.snapshot import SCHEMA_VERSION, Record
 from engine.sessions.store import SnapshotInfo, Store, default_store
@@ -400,6 +400,11 @@ class Score:
         return bool(sha256) and sha256 == self.prediction.source_sha256
 
     @property
+    def timed_kernel(self) -> str:
+        """Return the name of the timed kernel, which is not the variant's for another source."""
+        return self.time.name if self.is_same_source else Reference.of(self.time).name
+
+    @property
     def came_first(self) -> bool:
         """True if the prediction was made before the time was known."""
         return self.prediction.when <= self.time.when
@@ -484,8 +489,9 @@ def ledger_table(ledger: Ledger) -> Table:
                 "90 % interval": f"{format_us(s.prediction.latency.low_us)} to "
                 f"{format_us(s.prediction.latency.high_us)}",
                 "time": f"{format_us(s.time.latency.median_us)} {s.time.latency.origin}",
-                "predicted / time": f"{s.ratio:.3g}",
-                "inside": "yes" if s.is_inside else "no",
+                "timed kernel": s.timed_kernel,
+                "predicted / time": f"{s.ratio:.3g}" if s.is_same_source else None,
+                "inside": ("yes" if s.is_inside else "no") if s.is_same_source else None,
                 "not counted, because": s.remark or None,
                 "session": s.time.session,
             }

@@ -67,7 +67,7 @@ def _isolated(
 
 @pytest.fixture(autouse=True)
 def view_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Collect the exceptions that a page shows as a sentence; fail if any is left at the end."""
+    """Collect exceptions that a page shows as a message; fail if the test has not removed all."""
     failures: list[str] = []
     monkeypatch.setattr(
         widgets._LOG, "exception", lambda *_: failures.append(traceback.format_exc())

@@ -91,7 +91,7 @@ def test_recommendation_depends_on_heads_and_length(open_app):
     assert not at.exception
 
 
-def test_a_typed_length_is_a_stop_of_the_slider(open_app):
+def test_the_slider_has_a_stop_at_a_typed_length(open_app):
     at = open_batch(open_app, S="197")
     assert at.select_slider(key="S").value == 197
     assert not at.exception
@@ -131,7 +131,7 @@ def test_each_tab_opens(open_app, tab):
     assert not at.error
 
 
-def test_the_table_shows_both_readings(open_app):
+def test_the_table_has_latency_and_time_per_unit(open_app):
     at = open_batch(open_app, batch_tab="Table")
     frame = at.dataframe[0].value
     assert frame["latency µs"].is_monotonic_increasing
@@ -140,7 +140,7 @@ def test_the_table_shows_both_readings(open_app):
     assert len(at.dataframe[0].value) == 4096
 
 
-def test_cost_is_that_of_the_price_and_the_traffic(open_app):
+def test_cost_follows_price_and_traffic(open_app):
     at = open_batch(open_app, batch_tab="Cost")
     before = cost_per_day(at)
     at.number_input(key="price.L4").set_value(1.20).run()
@@ -156,7 +156,7 @@ def test_cost_is_that_of_the_price_and_the_traffic(open_app):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_a_gpu_without_a_price_says_so(open_app):
+def test_a_missing_price_is_reported(open_app):
     at = until(open_app("batch", gpu="A30", batch_tab="Cost"), ready)
     assert not at.exception
     assert at.number_input(key="price.A30").value is None
@@ -192,7 +192,7 @@ def test_points_of_a_csv_validate_and_calibrate(open_app):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("calibrate", ["true", "false"])
-def test_measured_points_are_kept(open_app, calibrate):
+def test_the_table_has_the_measured_points(open_app, calibrate):
     at = upload(open_batch(open_app, batch_tab="Table", calibrate=calibrate), SERIES)
     table = at.dataframe[0].value.set_index("B")
     assert (table["latency µs"][32], table["origin"][32]) == (750.0, "recorded")
@@ -250,14 +250,14 @@ def test_targets_with_the_same_batch_share_one_mark() -> None:
     assert marks(reached, 1)["label"].tolist() == labels  # type: ignore[arg-type]
 
 
-def test_ticks_stand_where_the_points_are() -> None:
+def test_axis_ticks_are_at_the_points() -> None:
     assert batch_ticks(64, []) == [1, 2, 4, 8, 16, 32, 64]
     assert batch_ticks(64, [58, 3, 3, 1]) == [1, 2, 3, 8, 16, 32, 58]
     assert batch_ticks(300, [53, 58]) == [1, 2, 4, 8, 16, 32, 53, 128, 256]
 
 
 @pytest.mark.slow
-def test_the_study_s_kernel_is_another_one_and_a_link_restores_it(open_app):
+def test_points_of_the_study_are_of_another_kernel_and_a_link_restores_this(open_app):
     """The study recorded no source, so a page calibrated on it describes the study's kernel."""
     at = open_batch(open_app, batch_tab="Validate")
     until(follow(at, points=STUDY), ready)
@@ -279,7 +279,7 @@ def test_a_template_of_the_csv_is_offered(open_app):
 
 
 @pytest.mark.usefixtures("by_equations")
-def test_saving_keeps_prediction_measurements_and_words(open_app):
+def test_a_saved_recommendation_holds_predictions_points_and_reason(open_app):
     at = upload(open_batch(open_app), SERIES)
     at.button(key="batch_save").click().run()
     assert not at.exception
@@ -313,14 +313,14 @@ def test_a_batch_beyond_the_axis_is_reported(open_app):
     assert "CUDA allows 65,535" in texts(beyond)
 
 
-def test_no_feasible_batch_is_one_sentence(open_app):
+def test_no_feasible_batch_gives_a_message(open_app):
     at = open_app("batch", gpu="L4", H="4096", S="4000000")
     until(at, lambda page: bool(page.error))
     assert not at.exception
     assert len(at.error) == 1
 
 
-def test_an_unsupported_head_dim_is_one_sentence(open_app):
+def test_an_unsupported_head_dim_gives_a_message(open_app):
     at = open_app("batch", gpu="L4", variant="v02", D="80")
     assert not at.exception
     assert says(plain_texts(at), "head_dim_lacking", "v02", "80")

@@ -13,18 +13,18 @@ from kernels.ladder import LADDER
     ("low", "high"),
     [(70.7, 98.3), (23.6, 37.4), (2.01, 9.99), (8.65, 13.7), (85, 86), (110, 2680), (1, 5000)],
 )
-def test_a_scale_has_two_values_at_least_and_few(low, high):
+def test_an_axis_has_at_least_two_tick_values_and_only_a_few(low, high):
     ticks = log_ticks(low, high)
     assert ticks == sorted(ticks)
     assert 2 <= sum(low <= tick <= high for tick in ticks) <= 12
 
 
-def test_a_single_figure_has_a_scale_around_it():
+def test_the_axis_of_a_single_value_surrounds_it():
     ticks = log_ticks(10, 10)
     assert min(ticks) < 10 < max(ticks)
 
 
-def test_variants_of_one_chart_have_colours_of_their_own():
+def test_variants_of_one_chart_have_different_colours():
     ids = [variant.id for variant in LADDER]
     same = next(v for v in ids[1:] if color_of(v) == color_of(ids[0]))
     colors = colors_of([same, ids[0]])

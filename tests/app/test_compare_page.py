@@ -135,7 +135,7 @@ def test_across_drivers_no_verdict_unless_asked_for(open_app):
     assert says(tables(at, "finding")[0]["finding"][0], "across_different_conditions")
 
 
-def test_sources_that_differ_are_a_diff(open_app):
+def test_different_sources_are_shown_as_a_diff(open_app):
     name = "v01_fa1_baseline.cu"
     save("Old", timed(10.0), sources=[make_source(name, "int a;\nint b;\n")])
     save("New", timed(10.0), day=2, sources=[make_source(name, "int a;\nint c;\n")])
@@ -155,7 +155,7 @@ def test_without_common_problems_instructions_are_shown(open_app):
     assert not at.metric
 
 
-def test_hostile_text_stays_text(open_app):
+def test_hostile_text_is_not_rendered_as_markup(open_app):
     evil = timed(10.0, variant=HOSTILE, device=HOSTILE, config={})
     sources = [make_source(HOSTILE, "int a;\n")]
     save(HOSTILE, evil, sources=sources, notes=HOSTILE)

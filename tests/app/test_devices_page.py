@@ -1,4 +1,4 @@
-"""The Devices page: a GPU table without blank cells, and what each price stands for."""
+"""The Devices page: a GPU table without blank cells, and the kind of each price."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_no_cell_is_blank_or_reads_none() -> None:
     assert frame["memory GB/s"].notna().all()
 
 
-def test_prices_of_different_kinds_say_so() -> None:
+def test_each_price_names_its_kind() -> None:
     frame = devices(all_devices()).set_index("GPU")
     assert frame.loc["L4", "price basis"] != frame.loc["T4", "price basis"]
     without = frame[frame["$/hour"].isna()]

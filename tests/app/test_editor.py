@@ -46,7 +46,7 @@ def test_another_editor_is_named_by_a_template(monkeypatch):
         "{path}",
     ],
 )
-def test_a_template_that_is_no_editor_is_one_sentence(monkeypatch, template):
+def test_an_invalid_editor_template_gives_a_message(monkeypatch, template):
     monkeypatch.setenv("ATTUNE_EDITOR", template)
     link = editor_link(SOURCE, 1)
     assert link.url == ""

@@ -75,7 +75,7 @@ def test_shared_kv_heads_have_a_field_and_a_place_in_the_url(open_app):
     assert "B1 H8 S128 D64 fp16" in texts(at)
 
 
-def test_a_variant_without_gqa_says_so(open_app):
+def test_a_variant_without_gqa_gives_a_reason(open_app):
     at = open_app(variant="v01", gpu="L4")
     at.menu_button(key="preset").click("llama3-8b-decode-1024").run()
     assert at.number_input(key="HKV").value == 8

@@ -266,7 +266,7 @@ def test_a_wrong_kernel_gets_no_stream_and_the_page_says_why(open_tab, jobs):
 
 
 @pytest.mark.parametrize("state", ["crashed", "failed"])
-def test_a_dead_worker_leaves_what_was_measured(open_tab, jobs, state):
+def test_samples_remain_after_the_worker_died(open_tab, jobs, state):
     at = flip(open_tab(), on=True)
     job_id = jobs.runs_with(gpu_samples())
     jobs.set(job_id, state=state, error="The worker process died.", log="Killed")

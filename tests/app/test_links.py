@@ -102,7 +102,7 @@ def names_read_in(folder: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", ["Tune", "Batch size", "Sweep", "Sessions", "Compare"])
-def test_the_names_are_those_that_pages_read(page: str) -> None:
+def test_the_allowed_names_are_those_that_pages_read(page: str) -> None:
     read = set(names_read_in(page.split()[0].lower()))
     assert read
     assert read <= set(links._NAMES[page])

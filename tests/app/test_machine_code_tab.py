@@ -105,7 +105,7 @@ def test_units_stalls_lines_and_the_listing(open_app, readings):
     assert not at.exception
 
 
-def test_code_without_lines_says_so(open_app, readings):
+def test_machine_code_without_line_numbers_gives_a_note(open_app, readings):
     """Machine code of another compiler may have no line numbers."""
     readings["v01"] = Reading(replace(CODE, passes=(replace(REPORT, lines=()),)))
     at = open_app(tab="Machine code", gpu="L4")

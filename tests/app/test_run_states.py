@@ -95,7 +95,7 @@ def test_a_runs_notes_stand_below_the_verdict(open_app, jobs):
     assert [note in caption.value for caption in at.caption].count(True) == 1
 
 
-def test_a_wrong_kernel_says_where(open_app, jobs):
+def test_a_wrong_result_names_the_first_wrong_element(open_app, jobs):
     jobs.arrays = maps(kernel_is_wrong=True)
     jobs.answer = done(
         replace(BASE, status=Status.INCORRECT, reason=WRONG.reason, correctness=WRONG)
@@ -267,7 +267,7 @@ def test_the_cause_of_a_failed_run_is_shown_in_every_tab(open_app, jobs):
         ),
     ],
 )
-def test_the_verdict_leads_to_the_line(open_app, jobs, answer, key):
+def test_the_verdict_links_to_the_line(open_app, jobs, answer, key):
     jobs.answer = done(answer)
     at = run(open_app())
     at.button(key=key).click().run()
@@ -276,7 +276,7 @@ def test_the_verdict_leads_to_the_line(open_app, jobs, answer, key):
     assert at.session_state["source_line"].line == 99
 
 
-def test_the_verdict_leads_to_the_line_of_a_header_and_back(open_app, jobs):
+def test_the_verdict_links_to_the_line_of_a_header_and_back(open_app, jobs):
     jobs.answer = done(replace(NOT_RUN, status=Status.RACE, reason="element.cuh:20: a race."))
     at = run(open_app())
     assert "Race" in texts(at)
@@ -295,7 +295,7 @@ def test_the_verdict_leads_to_the_line_of_a_header_and_back(open_app, jobs):
 
 
 @pytest.mark.parametrize("state", ["failed", "crashed"])
-def test_a_dead_worker_is_told_with_its_log(open_app, jobs, state):
+def test_a_dead_worker_is_reported_with_its_log(open_app, jobs, state):
     error, log = "The worker process died.", "Segmentation fault"
     jobs.answer = {"state": state, "error": error, "log": log}
     at = run(open_app())
@@ -305,7 +305,7 @@ def test_a_dead_worker_is_told_with_its_log(open_app, jobs, state):
     assert at.button(key="run")
 
 
-def test_a_compile_error_of_the_preview_is_shown_and_the_last_good_run_stays(
+def test_a_compile_error_of_the_preview_is_shown_beside_the_last_good_run(
     open_app, jobs, tmp_path, monkeypatch
 ):
     jobs.answer = done(BASE)
@@ -347,7 +347,7 @@ def test_a_result_of_an_older_source_is_marked(open_app, jobs):
     assert says(badge(at, "Correctness"), "older_source")
 
 
-def test_another_problem_has_no_result_and_coming_back_finds_it_again(open_app, jobs):
+def test_a_result_is_shown_only_for_its_problem(open_app, jobs):
     jobs.answer = done(BASE)
     at = run(open_app())
     at.number_input(key="S").set_value(256).run()
@@ -384,7 +384,7 @@ def test_rerun_on_change_waits_for_the_run_before_it(open_app, jobs):
     assert sum(r["execute"] for r in jobs.submitted) == 1
 
 
-def test_a_measured_latency_stands_beside_sdpa(open_app, jobs, monkeypatch):
+def test_a_measured_latency_is_shown_beside_sdpa(open_app, jobs, monkeypatch):
     spec = find_device("L4")
     local = DetectedDevice(spec, True, "NVIDIA L4", "GPU-0", "580.1", spec.memory_bytes)
     for place in ("app.shared.machine.detect_local", "engine.devices.spec.detect_local"):
@@ -418,7 +418,7 @@ def test_a_measured_latency_stands_beside_sdpa(open_app, jobs, monkeypatch):
     assert refused.reason in texts(at)
 
 
-def test_hostile_text_of_a_result_stays_text(open_app, jobs):
+def test_hostile_text_of_a_result_is_not_rendered_as_markup(open_app, jobs):
     jobs.answer = failed(NOT_RUN, Status.CRASHED, "![x](http://evil/x.png) [y](http://evil) <b>")
     shown = run(open_app(tab="Correctness")).error[-1].value
     assert "\\!\\[x\\]" in shown

@@ -12,11 +12,14 @@ from app_driver import badge, charts, metric, texts, until
 from test_run_states import BASE
 from words import says
 
+from app.sessions import frames
 from engine.attention.evaluation import Latency
 from engine.base.errors import Status
 from engine.choose import advice
-from engine.history.history import keep_prediction
+from engine.history.history import keep_prediction, predictions
+from engine.history.known_time import times_of
 from engine.sessions import store as store_module
+from engine.sessions.known_times import score
 from engine.sessions.session import make_snapshot, make_source
 from engine.sessions.snapshot import Goal, TimelineEntry
 from kernels.ladder import LADDER
@@ -52,7 +55,7 @@ def test_a_filter_without_matches_gives_a_message(open_app):
     assert list(at.dataframe[0].value["title"]) == ["Tuning"]
 
 
-def test_many_snapshots_come_by_pages(open_app, monkeypatch):
+def test_many_snapshots_are_listed_in_pages(open_app, monkeypatch):
     from app.sessions import snapshot_list
 
     monkeypatch.setattr(snapshot_list, "_PAGE_ROWS", 2)
@@ -71,7 +74,7 @@ def test_many_snapshots_come_by_pages(open_app, monkeypatch):
     assert list(at.dataframe[0].value["title"]) == ["Session 3"]
 
 
-def test_a_store_that_cannot_be_read_is_one_sentence(open_app, sessions_dir):
+def test_an_unreadable_store_gives_a_message(open_app, sessions_dir):
     sessions_dir.write_text("not a folder")
     at = open_app("sessions")
     assert not at.exception
@@ -148,8 +151,14 @@ def test_predictions_that_were_measured_later_are_one_plot(open_app):
     assert (points["x"], points["y"]) == ([12.5], [11.0])
     assert line["x"] == line["y"]
 
+    of_another_source = score(
+        predictions(), times_of([replace(measured, source_sha256="")], session="S")
+    )
+    assert len(of_another_source.scores) == 1
+    assert frames.ledger(of_another_source).empty
 
-def test_a_damaged_file_is_listed_and_opens_as_one_sentence(open_app, sessions_dir):
+
+def test_a_damaged_file_is_listed_and_opening_it_gives_one_sentence(open_app, sessions_dir):
     save()
     (sessions_dir / "20261121T000000Z-broken.json").write_text('{"format": "attune-snap')
     at = open_app("sessions", session="20261121T000000Z-broken.json")
@@ -163,14 +172,14 @@ def test_a_damaged_file_is_listed_and_opens_as_one_sentence(open_app, sessions_d
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "missing.json", "a" * 500, "<b>.json"])
-def test_a_link_to_no_session_is_one_sentence(open_app, name):
+def test_a_link_to_no_session_gives_a_one_sentence_error(open_app, name):
     save()
     at = open_app("sessions", session=name)
     assert not at.exception
     assert len(at.error) == 1
 
 
-def test_hostile_text_stays_text(open_app):
+def test_hostile_text_is_not_rendered_as_markup(open_app):
     name = save(HOSTILE, notes=HOSTILE, hypothesis=HOSTILE)
     at = open_app("sessions", session=name)
     assert not at.exception
@@ -179,7 +188,7 @@ def test_hostile_text_stays_text(open_app):
     assert any(HOSTILE in t.value for t in at.text)  # st.text reads no markup
 
 
-def test_remove_moves_to_the_trash_and_says_so(open_app, sessions_dir):
+def test_remove_moves_to_the_trash_with_a_message(open_app, sessions_dir):
     name = save()
     at = open_app("sessions", session=name)
     at.button(key="session_remove").click().run()
@@ -195,7 +204,7 @@ def test_remove_moves_to_the_trash_and_says_so(open_app, sessions_dir):
     assert list((sessions_dir / "trash").iterdir()) == []
 
 
-def test_take_to_tune_sets_the_problem_in_the_sidebar(open_app):
+def test_open_in_tune_sets_problem_and_gpu_in_the_sidebar(open_app):
     problem = replace(BASE.problem, batch=3, seqlen=197, causal=True)
     name = save("Go", replace(BASE, problem=problem))
     at = open_app("sessions", session=name)

@@ -9,7 +9,7 @@ from app.shared.palette import LIGHT
 from app.sweep.charts import winner_map
 
 
-def test_a_tie_has_a_sign_in_its_cell_and_names_the_other() -> None:
+def test_a_tied_cell_is_marked_and_names_the_other_variant() -> None:
     cell = {
         **{"batch": 1, "num_heads": 1, "winner": "v01", "runner_up": "v02", "margin": 1.5},
         **{"label": "v01", "median_us": 10.0, "origin": "predicted", "point": "a", "problem": "p"},

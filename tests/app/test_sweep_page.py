@@ -99,7 +99,7 @@ def test_the_estimate_counts_before_anything_is_compiled(open_app):
     assert not [job for job in manager().jobs() if job.kind == "sweep"]
 
 
-def test_a_wrong_axis_is_one_sentence_and_cannot_start(open_app):
+def test_an_invalid_axis_gives_a_message_and_prevents_the_start(open_app):
     at = open_app("sweep", gpu="L4")
     at.text_input(key="sweep_S").set_value("64..128").run()
     assert not at.exception
@@ -147,7 +147,7 @@ def test_a_filter_without_matches_gives_a_message(swept):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_a_sweep_in_which_everything_is_excluded_says_why(open_app):
+def test_a_sweep_without_possible_points_gives_the_reason(open_app):
     problems = (Problem(1, 1, 64, 100),)
     manager().submit_sweep(SweepSpec(Space(("v01",), problems), SweepOptions(gpu="L4")))
     at = until(open_app("sweep", gpu="L4"), lambda at: any(m.label == "Took" for m in at.metric))
@@ -157,7 +157,7 @@ def test_a_sweep_in_which_everything_is_excluded_says_why(open_app):
 
 
 @pytest.mark.exhaustive  # browser stories and tests of jobs cover it
-def test_cancel_keeps_what_there_is_and_resume_goes_on(open_app):
+def test_a_cancelled_sweep_keeps_its_results_and_can_resume(open_app):
     wanted = spec(("v06",), (64,))
     tunables = {"threads_per_row": (4,), "num_splits": (1, 2, 4, 8)}
     space = replace(wanted.space, tunables=tunables)
@@ -175,7 +175,7 @@ def test_cancel_keeps_what_there_is_and_resume_goes_on(open_app):
     assert metric(at, "Done") == "8 of 8"
 
 
-def test_a_link_to_no_sweep_is_one_sentence(open_app):
+def test_a_link_to_no_sweep_gives_a_one_sentence_error(open_app):
     at = open_app("sweep", gpu="L4", sweep="nowhere")
     assert says(at.error[0].value, "not_on_this")
     assert not at.exception
@@ -286,7 +286,7 @@ def test_a_correct_result_without_time_has_a_reason():
         assert SweepRow.from_result(row.point, result, 0.1).reason == why
 
 
-def test_the_axes_stand_in_the_url(open_app):
+def test_the_axes_are_in_the_url(open_app):
     at = open_app("sweep", gpu="L4", variant="v05")
     at.multiselect(key="sweep_variants").set_value(["v01", "v05"]).run()
     at.text_input(key="sweep_S").set_value("64,128").run()
@@ -324,7 +324,7 @@ def asked(tmp_path):
     made.close()
 
 
-def test_where_it_runs_and_what_the_inputs_hold_reach_the_manager(open_app, asked):
+def test_backend_and_inputs_of_a_sweep_reach_the_manager(open_app, asked):
     at = open_app("sweep", gpu="L4", variant="v01", inputs="harsh")  # a former name
     at.text_input(key="sweep_on").set_value("tcp://127.0.0.1:8786").run()
     at.button(key="sweep_start").click().run()
@@ -333,7 +333,7 @@ def test_where_it_runs_and_what_the_inputs_hold_reach_the_manager(open_app, aske
     assert cluster == "tcp://127.0.0.1:8786"
 
 
-def test_a_link_names_no_cluster(open_app):
+def test_a_link_cannot_set_a_cluster(open_app):
     """A link cannot set a scheduler address, as data from a scheduler are unpickled."""
     at = open_app("sweep", gpu="L4", variant="v01", sweep_on="tcp://evil.example:1", link="1")
     assert at.text_input(key="sweep_on").value == ""
@@ -363,7 +363,7 @@ class RefusingManager(JobManager):
         raise StoreError(self.why)
 
 
-def test_a_sweep_that_cannot_start_is_one_sentence(open_app, tmp_path):
+def test_a_sweep_that_cannot_start_gives_a_one_sentence_error(open_app, tmp_path):
     use_manager(RefusingManager(tmp_path / "refusing"))
     at = open_app("sweep", gpu="L4")
     at.button(key="sweep_start").click().run()
@@ -423,7 +423,7 @@ def test_the_best_config_is_saved_used_and_deleted(open_app, finished):
     assert not at.exception
 
 
-def test_the_problem_selected_on_tune_is_where_axes_begin(open_app):
+def test_axes_start_at_the_problem_selected_on_tune(open_app):
     at = open_app("tune", gpu="L4", variant="v05", S="128")
     at.number_input(key="S").set_value(96).run()
     at.switch_page("app_pages/sweep.py").run()
@@ -450,7 +450,7 @@ def test_a_prediction_does_not_replace_a_measurement(swept):
     assert load_tuned() == []
 
 
-def test_a_damaged_file_of_tuned_configs_is_one_sentence(swept):
+def test_a_damaged_file_of_tuned_configs_gives_a_one_sentence_error(swept):
     at = swept(sweep_tab="Keep", variant="v05")  # the name of the tab in older links
     assert not at.warning
     assert at.query_params["sweep_tab"] == "Tuned configs"

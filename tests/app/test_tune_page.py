@@ -14,7 +14,7 @@ from words import says
 from app.evaluation.frames import error_numbers
 
 
-def test_every_page_opens_under_a_title_of_its_own(open_app):
+def test_every_page_opens_with_a_different_title(open_app):
     titles = []
     for page in ("", "tune", "sessions", "compare", "devices"):
         at = open_app(page)
@@ -51,7 +51,7 @@ def test_another_gpu_gives_other_figures(open_app):
 @pytest.mark.parametrize(
     ("field", "value"), one_in(5, list(itertools.product("BHSD", (0, -3, 10**12))))
 )
-def test_an_impossible_size_is_one_sentence(open_app, field, value):
+def test_an_impossible_size_gives_a_message(open_app, field, value):
     at = open_app()
     at.number_input(key=field).set_value(value).run()
     assert not at.exception
@@ -68,7 +68,7 @@ def test_a_problem_too_large_for_memory_says_how_large(open_app):
     assert "TiB" in at.error[0].value
 
 
-def test_an_unsupported_head_dim_is_skipped_with_the_constraints_sentence(open_app):
+def test_an_unsupported_head_dim_is_skipped_with_the_constraint_as_reason(open_app):
     at = open_app(variant="v02", D="80")
     assert says(at.info[-1].value.replace("\\", ""), "head_dim_lacking", "v02", "80")
     assert at.button(key="run").disabled
@@ -142,20 +142,20 @@ def test_choices_with_labels_are_kept_in_the_url_under_their_plain_name(open_app
         ({"variant": "v99"}, "did_you_mean", "v99"),
     ],
 )
-def test_a_link_with_an_unknown_name_says_so_and_opens(open_app, params, name, fact):
+def test_a_link_with_an_unknown_name_opens_with_a_note(open_app, params, name, fact):
     at = open_app(**params)
     assert not at.exception
     assert says(at.warning[0].value, name, fact)
 
 
-def test_unknown_and_malformed_parameters_do_no_harm(open_app):
+def test_unknown_and_malformed_parameters_are_ignored(open_app):
     at = open_app(B="many", S="ten", causal="perhaps", tab="Nowhere", nonsense="<b>x</b>")
     assert not at.exception
     assert at.number_input(key="B").value == 1
     assert not at.error
 
 
-def test_a_preset_fills_the_problem_and_a_change_makes_it_your_own(open_app):
+def test_a_preset_sets_the_problem_and_a_change_deselects_the_preset(open_app):
     at = open_app()
     at.menu_button(key="preset").click("vit-b16").run()
     assert [at.number_input(key=k).value for k in "BHSD"] == [1, 12, 197, 64]
@@ -187,7 +187,7 @@ def test_tunables_show_the_defaults_that_fit_until_they_are_chosen(open_app):
     assert warps() == 2
 
 
-def test_more_is_open_where_a_link_sets_something_in_it(open_app):
+def test_the_expander_more_is_open_if_a_link_sets_one_of_its_values(open_app):
     def is_open(at):
         return next(e for e in at.expander if e.label == "More").proto.expanded
 
@@ -198,7 +198,7 @@ def test_more_is_open_where_a_link_sets_something_in_it(open_app):
     assert is_open(at)  # only a click closes it
 
 
-def test_what_is_set_under_more_is_kept_while_it_is_closed(open_app):
+def test_values_in_the_closed_expander_more_are_kept(open_app):
     at = open_app(variant="v08", window="64")
     at.session_state["features"] = False
     at.run()
@@ -207,7 +207,7 @@ def test_what_is_set_under_more_is_kept_while_it_is_closed(open_app):
     assert at.query_params["window"] == "64"
 
 
-def test_a_machine_without_a_gpu_says_so_in_a_chip(open_app):
+def test_a_chip_says_that_the_machine_has_no_gpu(open_app):
     at = open_app()
     chip = next(m for m in at.markdown if "No NVIDIA GPU on this machine" in m.value)
     assert "predicted" in chip.help
@@ -226,7 +226,7 @@ def test_each_tab_has_its_content(open_app):
     assert any("__global__" in c.value for c in at.code)
 
 
-def test_a_variant_with_two_passes_shows_either(open_app):
+def test_each_of_two_passes_can_be_shown(open_app):
     at = until(open_app(tab="Occupancy", variant="v05"), compiled)
     at.segmented_control(key="pass.v05").set_value(1).run()
     assert not at.exception

@@ -65,7 +65,7 @@ def test_values_incompatible_with_tuned_ones_use_defaults(file: Path) -> None:
     assert found.tuned is None
 
 
-def test_a_damaged_file_is_one_sentence_and_defaults(file: Path) -> None:
+def test_a_damaged_file_gives_a_message_and_defaults(file: Path) -> None:
     file.write_text("{")
     found = resolve_config(V05, {}, PROBLEM, L4)
     assert found.values == V05.default_config()

@@ -75,7 +75,7 @@ def test_figures_follow_the_shape(problem: Problem) -> None:
     keys=st.integers(1, MAX_SEQLEN),
     heads=st.integers(1, MAX_HEADS),
 )
-def test_keys_of_another_number(seqlen: int, keys: int, heads: int) -> None:
+def test_figures_with_more_or_fewer_keys_than_queries(seqlen: int, keys: int, heads: int) -> None:
     problem = Problem(2, heads, seqlen, 64, seqlen_kv=keys)
     assert problem.num_keys == keys
     assert problem.shape == (2, heads, seqlen, 64)
@@ -158,7 +158,7 @@ def test_causal_halves_the_flops() -> None:
     assert Problem(1, 1, 128, 64, causal=True).flops == 2 * 128 * 128 * 64
 
 
-def test_label() -> None:
+def test_labels_name_the_shape() -> None:
     assert Problem(1, 8, 128, 64).label() == "B1 H8 S128 D64 fp16"
     assert Problem(2, 1, 1, 32, True, "bfloat16").label() == "B2 H1 S1 D32 bf16 causal"
     assert Problem(1, 32, 1, 128, seqlen_kv=16384).label() == "B1 H32 S1 KV16384 D128 fp16"

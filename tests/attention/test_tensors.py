@@ -104,7 +104,7 @@ def test_inputs_are_the_same_on_every_machine() -> None:
 
 
 def test_heads_of_a_large_tensor_differ() -> None:
-    """Also not by whole rows, which are looked up by number."""
+    """Rows are drawn from a table by number, so no two heads may have the same row at one place."""
     inputs = make_inputs(Problem(16, 24, 256, 128))
     for tensor in (inputs.q, inputs.k, inputs.v):
         heads = tensor.reshape(16 * 24, 256, 128)

@@ -1,4 +1,4 @@
-"""Tuned configs: kept by GPU, variant and problem class; errors for damaged files."""
+"""Tuned configs: stored by GPU, variant and problem class; errors for damaged files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VARIANT = find_variant("v05")
         (Problem(1, 8, 1, 128, seqlen_kv=4096), "D128 fp16 S1 KV2049-4096 BH5-8"),
     ],
 )
-def test_classes(problem: Problem, name: str) -> None:
+def test_problem_classes(problem: Problem, name: str) -> None:
     assert problem_class(problem) == name
 
 
@@ -100,7 +100,7 @@ def test_a_config_no_longer_valid_for_the_variant_is_ignored(tmp_path: Path) -> 
         "\udcff",
     ],
 )
-def test_a_damaged_file_is_one_sentence_and_stays_as_it_is(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_gives_a_message_and_is_not_changed(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tuned.json"
     path.write_text(text, errors="surrogateescape")
     before = path.read_bytes()
@@ -147,7 +147,7 @@ def test_several_savers_lose_nothing(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir() if p.suffix != ".lock"] == ["tuned.json"]
 
 
-def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_gives_a_one_sentence_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with raises(StoreError, "file_failed", "tuned.json"):
         save_tuned(ENTRY, tmp_path / "file" / "tuned.json")
@@ -160,7 +160,7 @@ def test_the_place_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert find_tuned("L4", VARIANT, PROBLEM) == ENTRY
 
 
-def test_forgetting(tmp_path: Path) -> None:
+def test_deleting_a_tuned_config(tmp_path: Path) -> None:
     path = tmp_path / "tuned.json"
     elsewhere = replace(ENTRY, gpu="L40S")
     assert not delete_tuned(ENTRY, path)

@@ -156,7 +156,7 @@ def test_a_second_run_must_give_the_same_bits(backend, tmp_path, inputs):
     assert not once.out.any()  # the first run's output is returned
 
 
-def test_write_behind_the_output(backend, tmp_path, inputs):
+def test_a_write_past_the_output_is_reported(backend, tmp_path, inputs):
     plan = one_pass(tmp_path, "out[i + 1] = 0; if (i == 0) out[0] = 0;")
     fast = backend.run(plan, inputs, RunOptions())
     assert fast.status is Status.OUT_OF_BOUNDS
@@ -167,14 +167,14 @@ def test_write_behind_the_output(backend, tmp_path, inputs):
     assert says(checked.reason, "out_of_bounds_global", "kernel k, CTA (")
 
 
-def test_compile_error(backend, tmp_path, inputs):
+def test_a_compile_error_is_a_status_with_its_line(backend, tmp_path, inputs):
     result = backend.run(one_pass(tmp_path, "out[i] = nonsense;"), inputs, RunOptions())
     assert result.status is Status.COMPILE_ERROR
     assert result.reason.startswith("tiny.cu:3: ")
     assert "nonsense" in result.log
 
 
-def test_endless_kernel(backend, tmp_path, inputs):
+def test_an_endless_kernel_is_stopped(backend, tmp_path, inputs):
     plan = one_pass(tmp_path, "volatile int on = 1;\n    while (on) {}\n    out[i] = 0;")
     result = backend.run(plan, inputs, RunOptions(timeout_s=0.5))
     assert result.status is Status.TIMEOUT
@@ -182,14 +182,14 @@ def test_endless_kernel(backend, tmp_path, inputs):
     assert backend.run(two_passes(tmp_path), inputs, RunOptions()).status is Status.PASSED
 
 
-def test_crash(backend, tmp_path, inputs):
+def test_a_crash_is_a_status(backend, tmp_path, inputs):
     plan = one_pass(tmp_path, "if (i == 9) __builtin_abort();\n    out[i] = 0;")
     result = backend.run(plan, inputs, RunOptions())
     assert result.status is Status.CRASHED
     assert says(result.reason, "process_ended", "SIGABRT")
 
 
-def test_no_compiler(backend, tmp_path, inputs, monkeypatch):
+def test_a_missing_compiler_is_a_status(backend, tmp_path, inputs, monkeypatch):
     monkeypatch.setenv("ATTUNE_CXX", "/nowhere/c++")
     result = backend.run(two_passes(tmp_path), inputs, RunOptions())
     assert result.status is Status.COMPILE_ERROR

@@ -91,7 +91,7 @@ def test_the_ladder_in_part(backend, variant, check):
         assert part.ctas < part.total_ctas
 
 
-def test_grouped_heads_come_together(backend):
+def test_heads_that_share_kv_are_executed_together(backend):
     problem = Problem(2, 4, 130, 32, num_heads_kv=2)
     result, correctness, part = verdict(backend, plan_of("v08", problem))
     assert result.status is Status.PASSED, result.reason
@@ -191,7 +191,7 @@ def test_few_persistent_ctas_are_not_reported_as_wrong_offset(backend, name, pro
 
 
 @pytest.mark.slow
-def test_an_evaluation_says_that_it_is_partial():
+def test_a_partial_evaluation_is_marked_as_such():
     request = EvaluationRequest("v06", LARGE, backend="cpu")
     with untimed() as evaluator:
         evaluation = evaluator.evaluate(request).evaluation
@@ -207,7 +207,7 @@ def test_an_evaluation_says_that_it_is_partial():
         assert part.execution.partial.startswith("partial: ")
 
 
-def test_rows_outside_of_the_part_are_not_judged(backend):
+def test_rows_outside_the_part_are_not_checked(backend):
     run = PartialRun.choose(backend, plan_of("v01", SMALL), OPTIONS)
     prepared = run.prepare(0, "normal")
     result = run.run(prepared.inputs)
@@ -236,7 +236,7 @@ def _first_look(request: EvaluationRequest, source: Path | None = None) -> Evalu
     return told[0]
 
 
-def test_a_few_ctas_of_a_long_run_are_judged_first(tmp_path: Path) -> None:
+def test_a_few_ctas_of_a_long_run_are_checked_first(tmp_path: Path) -> None:
     long = EvaluationRequest("v01", Problem(8, 16, 512, 64), gpu="L4", backend="cpu")
     part = _first_look(long)
     assert part.status is Status.PASSED, part.reason

@@ -1,3 +1,5 @@
+"""PyTorch's scaled dot product attention as reference and as baseline."""
+
 from __future__ import annotations
 
 import subprocess
@@ -41,7 +43,7 @@ def exact(inputs: Inputs) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("head_dim", [4, 32, 64, 96, 128])
-def test_it_is_attention_in_its_own_dtype(dtype: Dtype, causal: bool, head_dim: int) -> None:
+def test_sdpa_is_computed_in_its_own_dtype(dtype: Dtype, causal: bool, head_dim: int) -> None:
     inputs = make_inputs(Problem(2, 3, 65, head_dim, causal, dtype), seed=head_dim)
     out, name = sdpa_same_dtype(inputs)
     assert out.dtype == np.float32
@@ -54,7 +56,7 @@ def test_it_is_attention_in_its_own_dtype(dtype: Dtype, causal: bool, head_dim: 
 
 
 @pytest.mark.parametrize(("seqlen", "keys"), [(1, 203), (17, 64), (65, 1)])
-def test_it_takes_other_keys_than_queries(seqlen: int, keys: int) -> None:
+def test_sdpa_accepts_more_or_fewer_keys_than_queries(seqlen: int, keys: int) -> None:
     inputs = make_inputs(Problem(2, 3, seqlen, 64, seqlen_kv=keys))
     out, _ = sdpa_same_dtype(inputs)
     assert out.shape == (2, 3, seqlen, 64)
@@ -107,7 +109,7 @@ def test_backward_gives_the_gradient(problem: Problem) -> None:
     assert np.abs(found - wanted).max() > 0  # it is no float64 in disguise
 
 
-def test_without_torch_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torch_gives_a_one_sentence_error(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = make_inputs(Problem(1, 1, 4, 4))
     monkeypatch.setitem(sys.modules, "torch", None)
     with raises(ToolMissing, "torch_missing"):
@@ -121,7 +123,7 @@ def test_without_torch_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_baselines_say_so() -> None:
+def test_baselines_without_a_gpu_give_a_reason() -> None:
     inputs = make_inputs(Problem(1, 1, 4, 4))
     assert list(BACKENDS) == ["flash", "cudnn", "efficient", "math"]
     for name in BACKENDS:
@@ -167,7 +169,7 @@ def test_torch_knows_every_backend_that_is_forced() -> None:
     assert set(BACKENDS.values()) <= set(SDPBackend.__members__)
 
 
-def test_a_backend_that_refuses_says_why() -> None:
+def test_a_backend_that_refuses_gives_its_reason() -> None:
     inputs = make_inputs(Problem(1, 1, 4, 4))
     timer = SdpaTimer("cudnn", inputs.problem, inputs, "cpu")
     with pytest.raises(RuntimeError) as refused:  # cuDNN does not take tensors of the CPU

@@ -26,7 +26,7 @@ def test_a_home_that_cannot_be_written_gets_a_folder_for_this_process(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]  # removed with the process
 
 
-def test_a_chosen_folder_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_chosen_folder_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "new" / "cupy"))
     make_cupy_folder()
     assert (tmp_path / "new" / "cupy").is_dir()

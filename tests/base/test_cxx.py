@@ -50,7 +50,9 @@ def test_no_compiler_says_how_to_get_one():
         ("zig-c++", "clang version 21.1.0 (https://github.com/ziglang/zig-bootstrap)", "zig"),
     ],
 )
-def test_families(path_folder, monkeypatch, name, version, family):
+def test_compiler_families_are_told_by_their_version_text(
+    path_folder, monkeypatch, name, version, family
+):
     pretend_compiler(path_folder / name, version)
     monkeypatch.setenv("ATTUNE_CXX", str(path_folder / name) if family == "zig" else "")
     toolchain = find_toolchain()
@@ -61,7 +63,7 @@ def test_families(path_folder, monkeypatch, name, version, family):
     assert ("-fno-gnu-unique" in compile_flags(toolchain, check=False)) == (family == "gcc")
 
 
-def test_gxx_comes_before_clang_and_broken_ones_are_passed_over(path_folder):
+def test_gxx_is_preferred_to_clang_and_broken_compilers_are_skipped(path_folder):
     pretend_compiler(path_folder / "clang++", "clang version 17")
     pretend_compiler(path_folder / "g++", "g++ 13")
     assert find_toolchain().family == "gcc"

@@ -13,13 +13,13 @@ from engine.base.errors import AttuneError, CompileError, InvalidKernel, Unknown
 from engine.cli import main
 
 
-def test_a_code_is_of_one_sentence_and_the_words_are_those_on_file() -> None:
+def test_each_code_has_one_message_whose_words_are_on_file() -> None:
     assert [code for code, n in Counter(code for code, _ in coded()).items() if n > 1] == []
     on_file = json.loads(WORDS.read_text(encoding="utf-8"))
     assert renewed(on_file) == on_file, "where this is meant: python tests/words.py --renew"
 
 
-def test_a_reworded_sentence_keeps_its_name() -> None:
+def test_a_reworded_message_keeps_its_name() -> None:
     on_file = json.loads(WORDS.read_text(encoding="utf-8"))
     codes = dict(coded())
     name = next(name for name, words in on_file.items() if name not in codes and len(words) > 60)

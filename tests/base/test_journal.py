@@ -35,7 +35,7 @@ def test_a_cut_off_line_damages_only_itself(tmp_path: Path) -> None:
     assert files.read_events(path, offset)[0] == [{"c": 3}]
 
 
-def test_lines_that_are_no_objects_are_passed_over(tmp_path: Path) -> None:
+def test_lines_that_are_no_objects_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text("[1]\nnull\n{]\n\n" + "[" * 100_000 + "\n")
     files.append_event(path, {"a": 1})
@@ -59,12 +59,12 @@ def test_concurrent_writers_never_interleave(tmp_path: Path) -> None:
     assert {(e["who"], e["i"]) for e in events} == {(w, i) for w in range(4) for i in range(50)}
 
 
-def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_gives_a_one_sentence_error(tmp_path: Path) -> None:
     with raises(StoreError, "file_failed", "journal.jsonl"):
         files.append_event(tmp_path / "missing" / "journal.jsonl", {})
 
 
-def test_a_full_disk_is_one_sentence() -> None:
+def test_a_full_disk_gives_a_one_sentence_error() -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("/dev/full is a Linux device")

@@ -20,12 +20,12 @@ def test_a_formula_is_set_off_in_cells_and_headers(text: str) -> None:
     assert (frame.columns[0], frame.iat[0, 0]) == (safe, safe)
 
 
-def test_figures_and_words_stay() -> None:
+def test_plain_numbers_and_words_are_unchanged() -> None:
     frame = pd.DataFrame({"speed-up": [-1.5], "n": [3], "what": ["a=b"], "why": [None]})
     assert csv_text(frame) == "speed-up,n,what,why\n-1.5,3,a=b,\n"
 
 
-def test_a_sentence_that_begins_with_a_number_is_no_figure() -> None:
+def test_text_that_begins_with_a_number_is_not_numeric() -> None:
     row = {
         **{"time": "12.5 µs", "speed-up": "2× over flash", "day": "2026-11-23"},
         **{"reason": "2 CTAs of 8 warps fit on an SM, limited by registers."},

@@ -32,7 +32,7 @@ from engine.base.units import (
         (2**64, "16 EiB"),
     ],
 )
-def test_bytes(size_bytes: int, text: str) -> None:
+def test_format_of_bytes(size_bytes: int, text: str) -> None:
     assert format_bytes(size_bytes) == text
 
 
@@ -52,7 +52,7 @@ def test_bytes(size_bytes: int, text: str) -> None:
         (12_345_678_900, "12,346 s"),
     ],
 )
-def test_times(time_us: float, text: str) -> None:
+def test_format_of_times(time_us: float, text: str) -> None:
     assert format_us(time_us) == text
 
 
@@ -68,7 +68,7 @@ def test_times(time_us: float, text: str) -> None:
         (10**12, "1,000 billion"),
     ],
 )
-def test_counts(count: float, text: str) -> None:
+def test_format_of_counts(count: float, text: str) -> None:
     assert format_count(count) == text
 
 
@@ -88,12 +88,12 @@ def test_dollars_are_not_rounded_away() -> None:
     ("seconds", "text"),
     [(45, "45 s"), (720, "12 min"), (12_600, "3.5 h"), (2.9e6, "34 days"), (2.865e10, "908 years")],
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_format_of_durations(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("share", "text"), [(0.0029, "0.29%"), (0.366, "37%"), (1.0, "100%"), (2.94, "2.9× the slots")]
 )
-def test_more_threads_than_slots_are_no_per_cent(share: float, text: str) -> None:
+def test_a_fill_above_one_is_not_a_percentage(share: float, text: str) -> None:
     assert format_thread_fill(share) == text

@@ -27,7 +27,7 @@ from unittest.mock import patch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-from fitting import fitting_config, is_taken
+from fitting import fitting_config, is_supported
 
 from engine.attention.plan import make_plan
 from engine.attention.problem import Direction, Problem
@@ -88,7 +88,7 @@ extern "C" float multiply_adds() {
 def outcome(variant: Variant, arch: str, problem: Problem) -> tuple[str, float]:
     """Return `right`, `WRONG`, another status, or "" if it does not compile or is not supported;
     and CPU seconds without the compile."""
-    if not is_taken(variant, problem):
+    if not is_supported(variant, problem):
         return "", 0.0
     plan = make_plan(variant, problem, fitting_config(variant, problem))
     try:
@@ -137,7 +137,9 @@ def speed(kernels: list[str], commits: list[str]) -> None:
             if kernels and variant.id not in kernels:
                 continue
             direction: Direction = "backward" if variant.is_backward else "forward"
-            problem = next(p for p in SPEED if is_taken(variant, replace(p, direction=direction)))
+            problem = next(
+                p for p in SPEED if is_supported(variant, replace(p, direction=direction))
+            )
             print(line(variant, replace(problem, direction=direction), libraries, peak), flush=True)
 
 

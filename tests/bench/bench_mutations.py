@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from planted_bugs import Mode, Mutation, Seen, cases, look
+from planted_bugs import Mode, Mutation, Outcome, cases, look
 
 from engine.pipeline.evaluate import Evaluator
 
@@ -43,28 +43,28 @@ def main() -> None:
         for variant, mutation in cases()
         if args.only in mutation.name and (not args.variants or variant in args.variants)
     ][part - 1 :: parts]
-    results: list[tuple[str, Mutation, dict[Mode, Seen]]] = []
+    results: list[tuple[str, Mutation, dict[Mode, Outcome]]] = []
     with Evaluator() as evaluator:
         for variant, mutation in chosen:
             begin = time.perf_counter()
-            seen = {mode: _look(evaluator, mutation, variant, mode) for mode in args.modes}
-            results.append((variant, mutation, seen))
-            _print(variant, mutation, seen, time.perf_counter() - begin, args.verbose)
+            outcome = {mode: _look(evaluator, mutation, variant, mode) for mode in args.modes}
+            results.append((variant, mutation, outcome))
+            _print(variant, mutation, outcome, time.perf_counter() - begin, args.verbose)
             if args.jsonl:
-                _append(args.jsonl, variant, mutation, seen)
+                _append(args.jsonl, variant, mutation, outcome)
     _summary(results, args.modes)
 
 
-def _look(evaluator: Evaluator, mutation: Mutation, variant: str, mode: Mode) -> Seen:
+def _look(evaluator: Evaluator, mutation: Mutation, variant: str, mode: Mode) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="attune-mutation-") as folder:
         return look(evaluator, mutation, variant, mode, Path(folder))
 
 
 def _print(
-    variant: str, mutation: Mutation, seen: dict[Mode, Seen], took_s: float, verbose: bool
+    variant: str, mutation: Mutation, outcome: dict[Mode, Outcome], took_s: float, verbose: bool
 ) -> None:
-    finders = [mode for mode, s in seen.items() if s.found]
-    last = list(seen.values())[-1]
+    finders = [mode for mode, s in outcome.items() if s.found]
+    last = list(outcome.values())[-1]
     state = "named" if last.named else "found" if last.found else "NOT FOUND"
     if last.warned:
         state += " (warning)"
@@ -75,21 +75,21 @@ def _print(
     sys.stdout.flush()
 
 
-def _append(path: Path, variant: str, mutation: Mutation, seen: dict[Mode, Seen]) -> None:
+def _append(path: Path, variant: str, mutation: Mutation, outcome: dict[Mode, Outcome]) -> None:
     line = {"variant": variant, "mutation": mutation.name} | {
         mode: {"found": s.found, "named": s.named, "warned": s.warned, "text": s.text}
-        for mode, s in seen.items()
+        for mode, s in outcome.items()
     }
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def _summary(results: list[tuple[str, Mutation, dict[Mode, Seen]]], modes: list[Mode]) -> None:
+def _summary(results: list[tuple[str, Mutation, dict[Mode, Outcome]]], modes: list[Mode]) -> None:
     total = len(results)
     for mode in modes:
-        seen = [s[mode] for _, _, s in results]
-        found, named = sum(s.found for s in seen), sum(s.found and s.named for s in seen)
-        warned = sum(s.warned for s in seen)
+        outcome = [s[mode] for _, _, s in results]
+        found, named = sum(s.found for s in outcome), sum(s.found and s.named for s in outcome)
+        warned = sum(s.warned for s in outcome)
         share = f"{named / found:.0%}" if found else "none"
         print(
             f"{mode}: found {found} of {total} ({warned} by a warning alone), named or located "

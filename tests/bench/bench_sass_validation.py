@@ -9,11 +9,12 @@ order.
 About two minutes on two idle cores: SGEMM's CTAs are long.
 
 Choices made on points. `fetch_cycles`: on three H200 points. The issue order is a published one
-(Huerta); when it was adopted again, all points had been seen with it and with the previous one, and
-steps 2 to 10 of the RTX A6000 series with a third. TMA writes interleave with other accesses to
-shared memory: after the wgmma points were 35 % too slow. These points are marked "chosen on" and
-are in no mean and no counted pair. Nothing was chosen on the other points. The register file, the
-queues and the widths of loads come from a prototype that had seen the A6000's figures too.
+(Huerta); when it was adopted again, the errors of all points were known with it and with the
+previous one, and those of steps 2 to 10 of the RTX A6000 series with a third. TMA writes interleave
+with other accesses to shared memory: after the wgmma points were 35 % too slow. These points are
+marked "chosen on" and are in no mean and no counted pair. Nothing was chosen on the other points.
+The register file, the queues and the widths of loads come from a prototype made with knowledge of
+the A6000's figures.
 
 Nearly all points are simulated too fast, by 6 % on average, as effects that are not simulated cost
 time. One counted point is beyond 17 %: step 4 on the A100 (19 %; 12 % with a third more L2

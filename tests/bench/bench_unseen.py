@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from planted_bugs import Seen, look
+from planted_bugs import Outcome, look
 from planted_bugs.fifth import FIFTH
 from planted_bugs.fresh import FRESH
 from planted_bugs.held_out import HELD_OUT
@@ -59,54 +59,54 @@ def main(argv: Sequence[str] | None = None, unseen: Sequence[Unseen] = UNSEEN) -
         and (not args.kinds or mutation.kind in args.kinds)
         and (not args.variants or mutation.variants[0] in args.variants)
     ][part - 1 :: parts]
-    results: list[tuple[Unseen, Seen]] = []
+    results: list[tuple[Unseen, Outcome]] = []
     with Evaluator() as evaluator:
         for mutation in chosen:
             begin = time.perf_counter()
             with tempfile.TemporaryDirectory(prefix="attune-unseen-") as folder:
-                seen = look(evaluator, mutation, mutation.variants[0], "check", Path(folder))
-            if seen.refused and not args.legal:
-                seen = replace(seen, found=False, named=False)
-            results.append((mutation, seen))
-            _print(mutation, seen, time.perf_counter() - begin, args.verbose)
+                outcome = look(evaluator, mutation, mutation.variants[0], "check", Path(folder))
+            if outcome.refused and not args.legal:
+                outcome = replace(outcome, found=False, named=False)
+            results.append((mutation, outcome))
+            _print(mutation, outcome, time.perf_counter() - begin, args.verbose)
             if args.jsonl:
                 line = {"kind": mutation.kind, "variant": mutation.variants[0]}
-                line |= {"name": mutation.name, "found": seen.found, "named": seen.named}
-                line |= {"warned": seen.warned, "text": seen.text}
+                line |= {"name": mutation.name, "found": outcome.found, "named": outcome.named}
+                line |= {"warned": outcome.warned, "text": outcome.text}
                 with args.jsonl.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line, ensure_ascii=False) + "\n")
     if args.legal:
-        alarms = sum(seen.found for _, seen in results)
+        alarms = sum(outcome.found for _, outcome in results)
         print(f"{len(results)} legal changes, {alarms} alarms")
         sys.exit(1 if alarms else 0)
     _summary(results)
 
 
-def _print(mutation: Unseen, seen: Seen, took_s: float, verbose: bool) -> None:
-    state = "named" if seen.named else "found" if seen.found else "NOT FOUND"
-    if seen.refused:
+def _print(mutation: Unseen, outcome: Outcome, took_s: float, verbose: bool) -> None:
+    state = "named" if outcome.named else "found" if outcome.found else "NOT FOUND"
+    if outcome.refused:
         state = "DOES NOT COMPILE"
-    if seen.warned:
+    if outcome.warned:
         state += " (warning)"
     print(f"{mutation.variants[0]} {mutation.kind}: {mutation.name}: {state}, {took_s:.1f} s")
-    if verbose or seen.refused or (seen.found and not seen.named):
-        for sentence in seen.text.split(" | "):
+    if verbose or outcome.refused or (outcome.found and not outcome.named):
+        for sentence in outcome.text.split(" | "):
             print(f"    {sentence}")
     sys.stdout.flush()
 
 
-def _summary(results: list[tuple[Unseen, Seen]]) -> None:
-    by_kind: dict[str, list[Seen]] = defaultdict(list)
-    for mutation, seen in results:
-        by_kind[mutation.kind].append(seen)
-        by_kind["all"].append(seen)
+def _summary(results: list[tuple[Unseen, Outcome]]) -> None:
+    by_kind: dict[str, list[Outcome]] = defaultdict(list)
+    for mutation, outcome in results:
+        by_kind[mutation.kind].append(outcome)
+        by_kind["all"].append(outcome)
     all_of_them = by_kind.pop("all", [])
     print("| kind | bugs | found | named by cause |")
     print("| --- | --- | --- | --- |")
-    for kind, seen in [*by_kind.items(), ("all", all_of_them)]:
-        found = sum(s.found for s in seen)
-        named = sum(s.found and s.named for s in seen)
-        print(f"| {kind} | {len(seen)} | {found} | {named} |")
+    for kind, outcome in [*by_kind.items(), ("all", all_of_them)]:
+        found = sum(s.found for s in outcome)
+        named = sum(s.found and s.named for s in outcome)
+        print(f"| {kind} | {len(outcome)} | {found} | {named} |")
     if all_of_them:
         total = len(all_of_them)
         found = sum(s.found for s in all_of_them)

@@ -10,11 +10,11 @@ for repeated launches the one by the energy model; for bursts and memory-bound k
 clock. The content of L2 at the start of a launch is as in the source's benchmark: empty if each
 launch has other inputs.
 
-Two rules were added after all series had been seen, each for a reason of its own: lanes arrive at
-an mbarrier one after the other, like atomics on one word, and an L1 tag lookup covers four lines.
-Without them the mean error was 8.1 %, kernels 4 to 6 of fast.cu were 12 to 18 % too fast and three
-reductions 16 % too slow. If rows begin in the middle of a line, an A100 looks up line by line
-(SGEMM of 4092); whether other GPUs do is not known.
+Two rules were added when the errors of all series were known, each for a separate reason: lanes
+arrive at an mbarrier one after the other, like atomics on one word, and an L1 tag lookup covers
+four lines. Without them the mean error was 8.1 %, kernels 4 to 6 of fast.cu were 12 to 18 % too
+fast and three reductions 16 % too slow. If rows begin in the middle of a line, an A100 looks up
+line by line (SGEMM of 4092); whether other GPUs do is not known.
 
 One constant of the model and two energy constants were fitted to some of these series (marked
 `fitted` in `timing/constants.py` and `timing/power.py`). Such a point also has `left_out_us`, the

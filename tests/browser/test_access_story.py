@@ -71,7 +71,7 @@ def test_other_ports_get_no_access_and_no_cookie(
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
     assert cookie["domain"] == origin.removeprefix("http://").partition(":")[0]
     assert url.partition("token=")[2] not in cookie["value"]
-    Driver(page, origin).open("/sweep")  # the session stays signed in
+    Driver(page, origin).open("/sweep")  # the session is still signed in
 
     _Other.seen.clear()
     stream = f"{origin.replace('http', 'ws', 1)}/_stcore/stream"

@@ -41,7 +41,7 @@ def test_only_a_chart_that_changes_is_drawn_again(new_tab):
 
 
 @pytest.mark.exhaustive
-def test_a_chart_fills_the_screen_and_goes_back(new_tab):
+def test_a_chart_enters_and_leaves_full_screen_mode(new_tab):
     app = new_tab("/batch?variant=v02&S=512")
     found = app.page.locator(chart("batch_curves"))
     expect(found.locator(".main-svg").first).to_be_visible(timeout=WAIT_MS)
@@ -55,7 +55,7 @@ def test_a_chart_fills_the_screen_and_goes_back(new_tab):
 
 
 @pytest.mark.exhaustive
-def test_it_says_so_when_plotly_cannot_be_loaded_and_recovers(new_tab):
+def test_a_missing_plotly_is_reported_and_loaded_later(new_tab):
     app = new_tab("/devices")
     refused: list[str] = []
 

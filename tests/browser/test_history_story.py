@@ -32,7 +32,7 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.exhaustive
-def test_where_it_became_slower(browser: Browser, own_server: Server) -> None:
+def test_the_history_shows_which_commit_became_slower(browser: Browser, own_server: Server) -> None:
     context = browser.new_context(viewport={"width": 1440, "height": 1000})
     try:
         address = "/kernels?gpu=L4&S=128&H=2&variant=mine&kernels_tab=History"

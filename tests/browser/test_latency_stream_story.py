@@ -72,7 +72,7 @@ def test_it_grows_under_a_zoom_is_shared_stopped_and_survives_its_worker(new_tab
     assert {url.split("/")[2] for url in fetched} == {server.url.split("/")[2]}
     expect(first.page.get_by_role("button", name="Share")).to_have_count(0)
 
-    # The zoom stays while data arrive and when the rest of the page changes.
+    # The zoom is kept while data arrive and when the rest of the page changes.
     chosen = zoom(first)
     grows(first)
     grows(first)
@@ -127,7 +127,7 @@ def test_it_grows_under_a_zoom_is_shared_stopped_and_survives_its_worker(new_tab
 
 
 @pytest.mark.exhaustive
-def test_it_goes_with_the_choice(new_tab):
+def test_the_stream_follows_the_selected_variant(new_tab):
     app = new_tab("/?S=32&tab=Live+latency")
     app.see("Not measured live yet")
     flip(app)

@@ -89,7 +89,7 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
 
 
 @pytest.mark.exhaustive
-def test_run_takes_what_was_entered_though_the_page_has_not_followed_yet(new_tab):
+def test_run_uses_a_value_that_the_page_has_not_processed_yet(new_tab):
     app = new_tab("/?variant=v05&S=130")
     app.see_metric("Latency", "predicted")
     for seqlen in (131, 132, 133):
@@ -144,7 +144,7 @@ def test_dark_mode_follows_the_system(new_tab):
 
 
 @pytest.mark.exhaustive
-def test_run_is_a_few_tabs_away_and_what_has_the_focus_shows_it(new_tab):
+def test_run_is_reached_by_a_few_tabs_with_visible_focus(new_tab):
     app = new_tab()
     app.see_metric("Latency", "predicted")
     expect(app.key("run").get_by_role("button")).to_be_enabled()
@@ -179,7 +179,7 @@ def test_a_long_run_is_cancelled_from_another_tab(new_tab):
 
 
 @pytest.mark.slow
-def test_bad_input_is_one_sentence(new_tab):
+def test_bad_input_gives_a_one_sentence_error(new_tab):
     app = new_tab()
     app.number("S", 0)
     app.see("seqlen must be at least 1, not 0.")
@@ -216,7 +216,7 @@ def _is_local(url: str) -> bool:
 
 
 @pytest.mark.exhaustive
-def test_machine_code_is_executed_and_says_so(new_tab):
+def test_execution_of_machine_code_is_shown_as_such(new_tab):
     app = new_tab("/?variant=v02&S=65&D=32&gpu=L4")
     app.click(app.page.get_by_text("Execution", exact=True).first, app.key("backend"))
     app.select("backend", "machine code")

@@ -134,7 +134,7 @@ LOOKED_UP = Simulated(work="look up")  # without any time
 
 
 @pytest.mark.usefixtures("table")
-def test_the_fastest_by_the_times_of_this_problem_is_taken() -> None:
+def test_the_fastest_kernel_on_this_problem_is_chosen() -> None:
     """A time for this problem outranks the kernel of the nearest row."""
     known = Simulated(us={"v12": 3.3, "v11": 5.0, "v08": 3.2})
     small = choose(SMALL, L4, history=known)
@@ -230,7 +230,7 @@ def test_no_candidate_has_the_persistent_ctas_of_another_gpu(gpu: str, num_ctas:
 
 
 @pytest.mark.parametrize("gpu", ["L4", "A100 80GB SXM", "H200"])
-def test_one_query_with_few_keys_may_take_a_kernel_for_short_prompts(gpu: str) -> None:
+def test_one_query_with_few_keys_may_use_a_kernel_for_short_prompts(gpu: str) -> None:
     """One query with few keys may use v12, whose CTA holds all keys; no row covers that."""
 
     def names(keys: int) -> set[str]:
@@ -243,7 +243,7 @@ def test_one_query_with_few_keys_may_take_a_kernel_for_short_prompts(gpu: str) -
 
 
 @pytest.mark.usefixtures("table")
-def test_a_row_that_the_problem_does_not_fit_is_passed_over() -> None:
+def test_a_row_whose_config_does_not_fit_is_skipped() -> None:
     # v12's row is the nearest, but 400 keys do not fit its config.
     assert choose(replace(SMALL, seqlen=400), L4, history=LOOKED_UP).variant.id == "v11"
     shared = Problem(1, 8, 128, 64, num_heads_kv=2)
@@ -255,7 +255,7 @@ def test_a_row_that_the_problem_does_not_fit_is_passed_over() -> None:
 
 
 @pytest.mark.usefixtures("table")
-def test_without_a_table_the_highest_rung_that_fits_is_taken(tmp_path: Path) -> None:
+def test_without_a_table_the_highest_fitting_rung_is_chosen(tmp_path: Path) -> None:
     assert (
         "tcgen05" in choose(SMALL, find_device("B200"), history=LOOKED_UP).reason
     )  # from the table of sm_89
@@ -288,7 +288,9 @@ def test_comments_do_not_count_as_a_change(tmp_path: Path) -> None:
     assert code_digest(replace(variant, source=copy)) != code_digest(variant)
 
 
-def test_a_damaged_table_is_a_sentence(table: Callable[..., Table], tmp_path: Path) -> None:
+def test_a_damaged_table_gives_a_one_sentence_message(
+    table: Callable[..., Table], tmp_path: Path
+) -> None:
     table()
     (tmp_path / "sm_89.json").write_text('{"format": 1, "rows": 3}')
     with raises(AttuneError, "auto_table", "sm_89.json"):

@@ -59,7 +59,7 @@ def test_coverage_by_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert encoded["line_coverage"][1]["not_compiled"]
 
 
-def test_a_cache_folder_that_cannot_be_made_is_said_at_once(
+def test_a_cache_folder_that_cannot_be_created_is_reported_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is an error before the builds, which could not be stored."""
@@ -70,7 +70,7 @@ def test_a_cache_folder_that_cannot_be_made_is_said_at_once(
         assert says(capsys.readouterr().err, "cache_not_made", str(tmp_path / folder), why)
 
 
-def test_a_cache_folder_that_cannot_be_written_is_warned_of(
+def test_an_unwritable_cache_folder_gives_a_warning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
@@ -79,7 +79,7 @@ def test_a_cache_folder_that_cannot_be_written_is_warned_of(
     assert says(capsys.readouterr().err, "compiled_kept_nowhere", str(tmp_path))
 
 
-def test_a_usual_cache_folder_that_cannot_be_made_is_warned_of_once(
+def test_an_unavailable_default_cache_folder_gives_one_warning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -138,7 +138,7 @@ def test_evaluate_in_other_builds_and_orders(
         assert out["execution"]["seed"] == 7
 
 
-def test_evaluate_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_prints_readable_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*EVALUATE[:-1]]) == 0
     out = capsys.readouterr().out
     assert "predicted" in out
@@ -180,7 +180,7 @@ def test_more_memory_than_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "GB" in out["reason"] or "TB" in out["reason"] or "TiB" in out["reason"]
 
 
-def test_cuda_without_a_gpu_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cuda_without_a_gpu_gives_a_one_sentence_error(capsys: pytest.CaptureFixture[str]) -> None:
     from engine.backends.cuda import why_not_cuda
 
     if why_not_cuda(None) is None:
@@ -223,7 +223,7 @@ def test_cuda_without_a_gpu_is_one_sentence(capsys: pytest.CaptureFixture[str]) 
         ("devices Q100", "gpu_unknown", ("'Q100'",)),
     ],
 )
-def test_bad_usage_is_one_sentence_and_exit_code_2(
+def test_bad_usage_gives_a_one_sentence_error_and_exit_code_2(
     capsys: pytest.CaptureFixture[str], argv: str, name: str, facts: tuple[str, ...]
 ) -> None:
     assert main(argv.split()) == 2
@@ -298,7 +298,7 @@ def test_an_option_out_of_range_is_named(
         ("compare nowhere v01", "no_file_no_snapshot", ("nowhere",)),
     ],
 )
-def test_bad_usage_is_one_sentence(
+def test_bad_usage_gives_a_one_sentence_error(
     capsys: pytest.CaptureFixture[str], argv: str, name: str, facts: tuple[str, ...]
 ) -> None:
     assert main(argv.split()) == 2
@@ -356,7 +356,7 @@ def test_the_help_lists_every_command_in_one_group(capsys: pytest.CaptureFixture
     assert sorted(listed) == sorted(parser().commands)
 
 
-def test_the_version_is_the_project_s(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0

@@ -77,7 +77,7 @@ def test_zero_seconds_are_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert says(capsys.readouterr().err, "positive_form", "--seconds", "0")
 
 
-def test_entrants() -> None:
+def test_entrants_of_a_benchmark() -> None:
     assert parse_entrant("v02") == Entrant("v02", {})
     found = parse_entrant("v05_kv_split:num_splits=4,block_n=64")
     assert found == Entrant("v05", {"num_splits": 4, "block_n": 64})
@@ -131,7 +131,7 @@ def test_the_table_has_the_ratio_with_its_interval(capsys: pytest.CaptureFixture
     assert says(out, "note_line", "a note")
 
 
-def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_ratio_with_its_interval(capsys: pytest.CaptureFixture[str]) -> None:
     from engine.cli.output import print_json
 
     print_json(_as_dict(result()))

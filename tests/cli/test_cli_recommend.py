@@ -61,7 +61,7 @@ def test_waiting_times_are_a_table_with_the_choice(capsys: pytest.CaptureFixture
         ),
     ],
 )
-def test_bad_input_is_one_sentence(
+def test_bad_input_gives_a_one_sentence_error(
     options: list[str], name: str, facts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*V01, *options]) == 2

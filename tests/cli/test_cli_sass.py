@@ -154,7 +154,7 @@ def test_a_vector_access_may_end_within_the_allocation_unit(
 
 
 @pytest.mark.slow
-def test_passes_of_a_variant_add_up(capfd: pytest.CaptureFixture[str]) -> None:
+def test_figures_of_all_passes_are_added(capfd: pytest.CaptureFixture[str]) -> None:
     result = printed(capfd, "v05", "--gpu", "L4", "-H", "2", "-S", "256", "--defaults-only")
     first, second = result["passes"]
     assert (first["entry"], second["entry"]) == ("attention_partial", "attention_fuse")
@@ -229,7 +229,7 @@ def test_passes_of_a_variant_add_up(capfd: pytest.CaptureFixture[str]) -> None:
         ),
     ],
 )
-def test_mistakes_are_one_sentence(
+def test_mistakes_give_one_sentence_errors(
     argv: list[str],
     name: str,
     facts: tuple[str, ...],
@@ -260,7 +260,9 @@ def test_a_file_that_is_no_cubin_gives_instructions(
 
 
 @pytest.mark.slow
-def test_a_damaged_cubin_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_cubin_gives_a_one_sentence_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Cubins with a stack of 2 GiB, or with control characters in function names, are refused."""
     source = tmp_path / "k.cu"
     source.write_text('extern "C" __global__ void plain_name(float* x) { x[threadIdx.x] = 1; }')
@@ -285,7 +287,7 @@ def test_a_damaged_cubin_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFi
     assert main(["sass", str(path), *PLAIN]) == 0
 
 
-def test_without_nvdisasm_one_sentence_says_how_to_get_it(
+def test_missing_nvdisasm_gives_installation_instructions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # Ignore listings cached by other tests.

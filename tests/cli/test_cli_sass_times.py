@@ -97,7 +97,7 @@ def test_several_passes_have_value_and_interval_of_the_prediction(
 
 
 @pytest.mark.exhaustive
-def test_two_launches_stand_in_one_trace(
+def test_two_launches_are_in_one_trace(
     source: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     slow = tmp_path / "slow.cu"
@@ -169,7 +169,7 @@ def test_usual_spellings_of_flags() -> None:
         ([*PLAIN, "--gpu", "GH200", "--clock", "sustained"], "no_power_limit", ("GH200",)),
     ],
 )
-def test_mistakes_are_one_sentence(
+def test_mistakes_give_one_sentence_errors(
     argv: list[str],
     name: str,
     facts: tuple[str, ...],

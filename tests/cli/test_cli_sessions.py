@@ -178,7 +178,7 @@ def test_environments_are_compared_only_when_asked(
     assert says(capsys.readouterr().out, "across_different_conditions")
 
 
-def test_rerun_uses_the_local_source_and_says_so(
+def test_rerun_uses_the_local_source_with_a_note(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, passed: Evaluation
 ) -> None:
     theirs = make_source("v01_fa1_baseline.cu", "#error never compiled\n")

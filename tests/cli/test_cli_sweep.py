@@ -225,7 +225,7 @@ def test_an_interrupted_sweep_says_how_to_resume(
         (["v01", "--dask", "", "--dry-run"], InvalidProblem, "scheduler_address", "''"),
     ],
 )
-def test_mistakes_are_one_sentence(
+def test_mistakes_give_one_sentence_errors(
     argv: list[str], error: type[Exception], code: str, fact: str
 ) -> None:
     with raises(error, code, fact):
@@ -245,7 +245,7 @@ def test_resume_takes_no_other_axes_and_a_journal_is_never_overwritten(tmp_path:
 
 
 @pytest.mark.usefixtures("made_up")
-def test_a_journal_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_a_journal_that_cannot_be_written_gives_a_one_sentence_error(tmp_path: Path) -> None:
     for path in (tmp_path, Path("/dev/null")):
         with raises(InvalidProblem, "journal_no_regular_file"):
             run("v01", "--gpu", "L4", "--journal", str(path))
@@ -254,7 +254,7 @@ def test_a_journal_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> Non
         run("v01", "--gpu", "L4", "--journal", str(tmp_path / "file" / "s.jsonl"))
 
 
-def test_tuned_configs_that_cannot_be_read_are_said_before_the_sweep(
+def test_unreadable_tuned_configs_are_reported_before_the_sweep(
     tmp_path: Path, made_up: list[EvaluationRequest]
 ) -> None:
     (tmp_path / "tuned.json").write_text("[")
@@ -271,7 +271,7 @@ def test_a_dry_run_needs_no_cluster(
     assert (code, plan["points"], made_up) == (0, 2, [])
 
 
-def test_without_distributed_a_cluster_is_one_sentence(
+def test_missing_distributed_gives_a_one_sentence_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)

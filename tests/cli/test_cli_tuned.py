@@ -23,7 +23,7 @@ def _own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_tuned(OTHER)
 
 
-def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tuned_configs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tuned", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [asdict(OTHER), asdict(ENTRY)]
     assert main(["tuned", "v05", "--gpu", "L4"]) == 0
@@ -34,7 +34,7 @@ def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert says(capsys.readouterr().out, "no_tuned_config")
 
 
-def test_forgetting(capsys: pytest.CaptureFixture[str]) -> None:
+def test_deleting_a_tuned_config(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tuned", "--forget"]) == 2
     assert says(capsys.readouterr().err, "forget_names_nothing")
     assert main(["tuned", "v05", "--forget", "--json"]) == 0
@@ -56,7 +56,9 @@ def test_tuned_accepts_known_and_saved_gpus_and_kernels(
         assert fact in capsys.readouterr().err
 
 
-def test_a_damaged_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_file_gives_a_one_sentence_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "tuned.json").write_text("[")
     assert main(["tuned"]) == 2
     assert says(capsys.readouterr().err, "tuned_file_foreign")

@@ -23,7 +23,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_evaluate_decodes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_with_one_query_and_a_cache(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--backend", "cpu", "--config", "num_splits=32", "--json")
     code, out = run_json(capsys, "evaluate", "v05", *DECODE, *options)
     assert code == 0, out["reason"]
@@ -67,7 +67,9 @@ def test_invalid_lengths_give_one_sentence(
     assert len(captured.err.strip().splitlines()) == 1
 
 
-def test_v12_says_how_many_keys_it_holds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_v12_names_the_number_of_keys_it_supports_in_a_message(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     out = run_json(capsys, "evaluate", "v12", *DECODE, "--backend", "cpu", "--json")[1]
     assert out["status"] == "SKIPPED"
     assert says(out["reason"], "one_shot_keys", "128", "300")

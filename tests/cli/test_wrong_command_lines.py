@@ -286,7 +286,7 @@ def outcome(argv: list[str]) -> int:
 
 
 @pytest.mark.parametrize("line", LINES.strip().splitlines())
-def test_wrong_input_is_one_sentence_and_exit_code_2(
+def test_wrong_input_gives_a_one_sentence_error_and_exit_code_2(
     line: str,
     places: dict[str, str],
     capsys: pytest.CaptureFixture[str],
@@ -332,7 +332,9 @@ def test_invalid_paths_in_settings_are_wrong_input(
 ) -> None:
     name, _, value = setting.partition("=")
     monkeypatch.setenv(name, value.format(**places))
-    test_wrong_input_is_one_sentence_and_exit_code_2(command, places, capsys, tmp_path, request)
+    test_wrong_input_gives_a_one_sentence_error_and_exit_code_2(
+        command, places, capsys, tmp_path, request
+    )
 
 
 def test_without_a_command_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

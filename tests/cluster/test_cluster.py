@@ -220,7 +220,7 @@ def test_several_gpus_are_never_mixed_and_a_deadly_point_is_crashed(tmp_path: Pa
 
 @pytest.mark.exhaustive
 def test_two_gpus_in_software_share_a_sweep_and_one_dies_in_mid_launch(tmp_path: Path) -> None:
-    """Without measured times the points are ranked by predicted ones, for each GPU model apart."""
+    """Without measured times points are ranked by predicted ones, separately for each GPU model."""
     problems = tuple(Problem(1, 2, s, 32) for s in (65, 129, 193, 257))
     space = Space(("v02",), problems, {"block_n": (32, 64)})
     spec = SweepSpec(space, SweepOptions(backend="cuda"))

@@ -41,7 +41,7 @@ class MadeUpClient:
         self.cancelled += sent
 
 
-class Bench:
+class MadeUpWorkers:
     """Tasks on made-up workers, with a clock that tests advance."""
 
     def __init__(self) -> None:
@@ -82,110 +82,112 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def workers() -> MadeUpWorkers:
+    return MadeUpWorkers()
 
 
-def test_a_problem_stays_on_its_gpu(bench: Bench) -> None:
-    bench.join("w1", "A")
-    bench.join("w2", "B")
+def test_a_problem_stays_on_its_gpu(workers: MadeUpWorkers) -> None:
+    workers.join("w1", "A")
+    workers.join("w2", "B")
     for name, problem in (("a1", SMALL), ("a2", SMALL), ("a3", SMALL), ("b1", OTHER)):
-        bench.ask(name, problem)
-    assert bench.handed_out() == [("w1", "a1"), ("w1", "a2"), ("w2", "b1")]
-    bench.answer("w1")
-    assert bench.handed_out() == [("w1", "a3")]
+        workers.ask(name, problem)
+    assert workers.handed_out() == [("w1", "a1"), ("w1", "a2"), ("w2", "b1")]
+    workers.answer("w1")
+    assert workers.handed_out() == [("w1", "a3")]
 
 
-def test_workers_of_one_gpu_share_its_problems(bench: Bench) -> None:
-    bench.join("w1", "A")
-    bench.join("w2", "A", threads=4)
-    answers = [bench.ask(name) for name in ("a1", "a2", "a3", "a4")]
+def test_workers_of_one_gpu_share_its_problems(workers: MadeUpWorkers) -> None:
+    workers.join("w1", "A")
+    workers.join("w2", "A", threads=4)
+    answers = [workers.ask(name) for name in ("a1", "a2", "a3", "a4")]
     # One call runs and one waits; if calls may overtake each other, only one is sent.
-    assert bench.handed_out() == [("w1", "a1"), ("w1", "a2"), ("w2", "a3")]
-    bench.answer("w2")
+    assert workers.handed_out() == [("w1", "a1"), ("w1", "a2"), ("w2", "a3")]
+    workers.answer("w2")
     assert answers[2].result(0) == "a3 done"
-    assert bench.handed_out() == [("w2", "a4")]
+    assert workers.handed_out() == [("w2", "a4")]
 
 
-def test_only_running_points_are_suspected_of_a_crash(bench: Bench) -> None:
-    bench.join("w", "A")
-    deadly, innocent = bench.ask("deadly"), bench.ask("innocent")
+def test_only_running_points_are_suspected_of_a_crash(workers: MadeUpWorkers) -> None:
+    workers.join("w", "A")
+    deadly, innocent = workers.ask("deadly"), workers.ask("innocent")
     for death in range(MAX_DEATHS):
-        assert bench.handed_out() == [("w", "deadly"), ("w", "innocent")], death
-        bench.leave("w")
-        bench.join("w", "A")
+        assert workers.handed_out() == [("w", "deadly"), ("w", "innocent")], death
+        workers.leave("w")
+        workers.join("w", "A")
     with raises(BrokenExecutor, "workers_died_after", f"{MAX_DEATHS}"):
         deadly.result(0)
-    assert bench.handed_out() == [("w", "innocent")]
-    bench.answer("w")
+    assert workers.handed_out() == [("w", "innocent")]
+    workers.answer("w")
     assert innocent.result(0) == "innocent done"
-    assert len(bench.client.cancelled) == 2 * MAX_DEATHS - 1
+    assert len(workers.client.cancelled) == 2 * MAX_DEATHS - 1
 
 
-def test_a_late_result_is_ignored(bench: Bench) -> None:
-    bench.join("w1", "A")
-    answer = bench.ask("a")
-    bench.handed_out()
-    late = bench.running("w1")
-    bench.leave("w1")
-    bench.join("w2", "A")
-    assert bench.handed_out() == [("w2", "a")]
-    bench.answer("w2")
-    bench.tasks._resolve(late, "once more")
+def test_a_late_result_is_ignored(workers: MadeUpWorkers) -> None:
+    workers.join("w1", "A")
+    answer = workers.ask("a")
+    workers.handed_out()
+    late = workers.running("w1")
+    workers.leave("w1")
+    workers.join("w2", "A")
+    assert workers.handed_out() == [("w2", "a")]
+    workers.answer("w2")
+    workers.tasks._resolve(late, "once more")
     assert answer.result(0) == "a done"
 
 
-def test_without_workers_everything_waits_and_can_be_cancelled(bench: Bench) -> None:
-    first, second = bench.ask("a"), bench.ask("b")
-    assert bench.handed_out() == []
-    bench.now = 1e6
-    assert bench.handed_out() == []
+def test_without_workers_everything_waits_and_can_be_cancelled(workers: MadeUpWorkers) -> None:
+    first, second = workers.ask("a"), workers.ask("b")
+    assert workers.handed_out() == []
+    workers.now = 1e6
+    assert workers.handed_out() == []
     assert second.cancel()
-    bench.join("w", "A")
-    assert bench.handed_out() == [("w", "a")]
+    workers.join("w", "A")
+    assert workers.handed_out() == [("w", "a")]
     assert not first.cancel()  # it is already sent
-    bench.leave("w")
+    workers.leave("w")
     assert first.cancel()
 
 
-def test_a_lost_gpu_is_replaced_after_a_delay(bench: Bench) -> None:
-    bench.join("w1", "A")
-    bench.ask("a1")
-    assert bench.handed_out() == [("w1", "a1")]
-    bench.leave("w1")
-    bench.join("w2", "B")
-    bench.now += 29
-    assert bench.handed_out() == []  # the nanny may restart the worker
-    bench.now += 2
-    assert bench.handed_out() == [("w2", "a1")]
+def test_a_lost_gpu_is_replaced_after_a_delay(workers: MadeUpWorkers) -> None:
+    workers.join("w1", "A")
+    workers.ask("a1")
+    assert workers.handed_out() == [("w1", "a1")]
+    workers.leave("w1")
+    workers.join("w2", "B")
+    workers.now += 29
+    assert workers.handed_out() == []  # the nanny may restart the worker
+    workers.now += 2
+    assert workers.handed_out() == [("w2", "a1")]
 
 
-def test_a_final_round_runs_only_on_its_gpu(bench: Bench) -> None:
-    bench.join("w1", "A")
-    bench.join("w2", "B")
-    final = bench.ask("final", gpu="B")
-    assert bench.handed_out() == [("w2", "final")]
-    bench.leave("w2")
-    bench.now += 29
-    assert bench.handed_out() == []
-    bench.now += 2
-    assert bench.handed_out() == []
+def test_a_final_round_runs_only_on_its_gpu(workers: MadeUpWorkers) -> None:
+    workers.join("w1", "A")
+    workers.join("w2", "B")
+    final = workers.ask("final", gpu="B")
+    assert workers.handed_out() == [("w2", "final")]
+    workers.leave("w2")
+    workers.now += 29
+    assert workers.handed_out() == []
+    workers.now += 2
+    assert workers.handed_out() == []
     with raises(ClusterError, "gpu_left_cluster"):
         final.result(0)
 
 
-def test_forgotten_tasks_are_resubmitted(bench: Bench) -> None:
-    bench.join("w", "A")
-    bench.ask("a")
+def test_forgotten_tasks_are_resubmitted(workers: MadeUpWorkers) -> None:
+    workers.join("w", "A")
+    workers.ask("a")
     for again in range(MAX_DEATHS + 1):
-        assert bench.handed_out() == [("w", "a")], again
-        bench.running("w").take_back()
+        assert workers.handed_out() == [("w", "a")], again
+        workers.running("w").take_back()
 
 
 @pytest.mark.parametrize("give_up", [Tasks.take_back, Tasks.worker_died])
-def test_an_idle_worker_is_released(bench: Bench, give_up: Callable[[Tasks, str], None]) -> None:
-    give_up(bench.tasks, "never seen")
-    assert bench.client.cancelled == []
+def test_an_idle_worker_is_released(
+    workers: MadeUpWorkers, give_up: Callable[[Tasks, str], None]
+) -> None:
+    give_up(workers.tasks, "never seen")
+    assert workers.client.cancelled == []
 
 
 def test_the_fingerprint_covers_sources() -> None:

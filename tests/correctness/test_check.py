@@ -96,7 +96,7 @@ def test_zeros_noise_and_the_mean_of_v_fail(seqlen: int, causal: bool, dtype: An
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_it_is_the_two_times_rule(dtype: Any) -> None:
+def test_the_tolerance_is_twice_the_error_of_sdpa(dtype: Any) -> None:
     inputs = make_inputs(Problem(1, 1, 128, 64, dtype=dtype))
     ref = reference(inputs)
     sdpa = ref.astype(np.float32)
@@ -134,7 +134,7 @@ class TestAbsoluteTolerance:
         assert absolute_tolerance(size, dtype) == expected
 
     @pytest.mark.parametrize("dtype", DTYPES)
-    def test_covers_rounding_and_hardly_more(self, dtype: Any) -> None:
+    def test_covers_rounding_and_little_more(self, dtype: Any) -> None:
         rng = np.random.default_rng(0)
         values = rng.uniform(-4, 4, 10_000)
         rounded = decode(encode(values.astype(np.float32), dtype), dtype)
@@ -163,7 +163,7 @@ class TestAbsoluteTolerance:
             assert found.passed, found.reason
 
 
-def test_the_fixed_bound_stands_beside_the_rule() -> None:
+def test_the_fixed_bound_is_reported_beside_the_rule() -> None:
     assert FIXED_BOUNDS == {"float16": 0.002, "bfloat16": 0.016, "float32": 1e-5}
     inputs = make_inputs(Problem(1, 1, 256, 64))
     out = reference(inputs)
@@ -171,10 +171,10 @@ def test_the_fixed_bound_stands_beside_the_rule() -> None:
     found = judge(inputs, out)
     assert found.fixed_bound == 0.002
     assert found.within_fixed_bound
-    assert not found.passed  # the old bound is too wide for this problem
+    assert not found.passed  # the fixed bound is too wide for this problem
 
 
-def test_figures() -> None:
+def test_reported_error_figures() -> None:
     inputs = make_inputs(Problem(1, 2, 64, 32), seed=5)
     ref = reference(inputs)
     out = decode(right(inputs), "float16").astype(np.float64)
@@ -219,7 +219,7 @@ class TestBrokenElements:
         assert says(found.reason, "were_never_written", "32 of 2,080")
         assert not found.within_fixed_bound
 
-    def test_figures_stay_finite_when_nothing_else_does(self) -> None:
+    def test_figures_are_finite_for_outputs_that_are_not(self) -> None:
         inputs = make_inputs(Problem(1, 1, 65, 32))
         found = judge(inputs, np.full(inputs.problem.shape, np.nan, np.float16))
         figures = (found.max_abs_err, found.mean_abs_err, found.rms_err, found.cosine)
@@ -236,7 +236,7 @@ class TestBrokenElements:
         ("repeatable", "second_run_differs"),
     ],
 )
-def test_a_right_output_of_a_kernel_that_misbehaves_fails(flag: str, name: str) -> None:
+def test_a_correct_output_with_a_failed_status_fails(flag: str, name: str) -> None:
     inputs = make_inputs(Problem(1, 1, 64, 32))
     bad = {"changed_inputs": ("q",)} if flag == "inputs_unchanged" else {flag: False}
     found = judge(inputs, right(inputs), **bad)
@@ -258,7 +258,7 @@ def test_several_faults_are_all_named() -> None:
     assert says(found.reason, "nan_or_infinite", "32 of 2,048")
 
 
-def test_without_pytorch_the_baseline_is_emulated_and_says_so(
+def test_without_pytorch_the_baseline_is_emulated_with_a_note(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)  # an import of it fails
@@ -284,7 +284,7 @@ class TestMostSlicesInFloat32:
     inputs = make_inputs(Problem(4, 4, 128, 32))
     expected = expect(inputs, float64_work=2e7)
 
-    def test_a_right_output_passes_and_says_how_it_was_compared(self) -> None:
+    def test_a_correct_output_passes_and_the_comparison_is_described(self) -> None:
         found = judge(self.inputs, right(self.inputs), self.expected)
         assert found.passed
         assert says(found.reason, "float6_on_of", "4", "16")
@@ -321,7 +321,7 @@ def sampled(inputs: Inputs) -> Expected:
 
 class TestSampled:
     @pytest.mark.parametrize("shape", [(4, 4, 128, 32), (2, 2, 600, 32)])
-    def test_says_what_it_covered(self, shape: tuple[int, ...]) -> None:
+    def test_the_verdict_describes_the_sample(self, shape: tuple[int, ...]) -> None:
         inputs = make_inputs(Problem(*shape))
         result = RunResult(status=Status.PASSED, out=right(inputs))
         found, maps = check_against(sampled(inputs), result)
@@ -329,7 +329,7 @@ class TestSampled:
         assert says(found.reason, "compared_on_rows")
         assert any((m.values == NOT_COMPARED).any() for m in maps)
 
-    def test_still_sees_wrong_corners_and_nan_anywhere(self) -> None:
+    def test_wrong_corners_and_any_nan_are_found(self) -> None:
         inputs = make_inputs(Problem(4, 4, 128, 32))
         expected = sampled(inputs)
         wrong = right(inputs)
@@ -365,7 +365,7 @@ class TestOrderOfThreads:
         again = self.found(RunResult(status=Status.PASSED, out=self.out.copy()))
         assert [f.pattern for f in again.findings] == ["nan_row"]
 
-    def test_another_output_has_no_other_cause(self) -> None:
+    def test_a_changed_output_is_reported_as_order_dependent(self) -> None:
         other = RunResult(status=Status.PASSED, out=right(self.inputs))
         (finding,) = self.found(other).findings
         assert finding.pattern == "order_of_threads"
@@ -378,7 +378,7 @@ class TestOrderOfThreads:
         found = with_order_of_threads(check_output(self.inputs, first), first, other, "float16")
         assert [f.pattern for f in found.findings] == ["order_of_threads", "unwritten"]
 
-    def test_rounding_is_no_other_output(self) -> None:
+    def test_a_rounding_difference_is_not_another_output(self) -> None:
         nudged = self.out.copy()
         nudged[0, 0, 0, 0] = np.nextafter(nudged[0, 0, 0, 0], np.float16(np.inf))
         again = self.found(RunResult(status=Status.PASSED, out=nudged))

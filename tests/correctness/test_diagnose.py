@@ -55,7 +55,7 @@ def assert_named(found: Correctness, pattern: str, *phrases: Phrase) -> None:
 @pytest.mark.parametrize("kind", ["normal", "structured_v", "large_logits"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("num_splits", [1, 4])
-def test_a_right_kernel_gives_no_findings(num_splits: int, causal: bool, kind: Any) -> None:
+def test_a_correct_kernel_gives_no_findings(num_splits: int, causal: bool, kind: Any) -> None:
     found = diagnosed(Kernel(num_splits=num_splits), Problem(2, 2, 200, 64, causal), kind)
     assert found.passed, found.reason
     assert found.findings == ()
@@ -140,7 +140,7 @@ class TestMasks:
 
 @pytest.mark.parametrize(("causal", "kind"), MASKS_AND_INPUTS)
 class TestAddresses:
-    def test_one_heads_k_from_another(self, causal: bool, kind: InputKind) -> None:
+    def test_k_of_another_head(self, causal: bool, kind: InputKind) -> None:
         kernel = Kernel(k_slice=lambda i, _: 1 if i == 2 else i)
         found = diagnosed(kernel, Problem(1, 4, 200, 64, causal), kind)
         assert_named(found, "head_stride", ("bug_head_read", "K", "one head before"))
@@ -304,7 +304,7 @@ def test_two_faults_are_both_named() -> None:
 @pytest.mark.parametrize(
     "problem", [Problem(1, 1, 2, 32), Problem(1, 1, 3, 4), Problem(1, 2, 5, 32)], ids=Problem.label
 )
-def test_tiny_problems_are_diagnosed_without_complaint(problem: Problem, seed: int) -> None:
+def test_tiny_problems_give_no_false_findings(problem: Problem, seed: int) -> None:
     """Small problems have few numbers: no bug may be reported for noise."""
     inputs = make_inputs(problem, seed=seed)
     noise = np.random.default_rng(seed).standard_normal(problem.shape)

@@ -284,7 +284,7 @@ def _mutated(folder: Path, variant_id: str, problem: Problem) -> Path:
     return folder / ("features.cuh" if problem is not FP8 else by_id(variant_id).source.name)
 
 
-def test_every_planted_bug_has_its_place() -> None:
+def test_every_planted_bug_has_a_place_in_its_kernel() -> None:
     for variant_id, problem, old, *_ in _BUGS:
         assert old in _mutated(KERNELS_DIR, variant_id, problem).read_text("utf-8"), old
 
@@ -372,7 +372,7 @@ def test_fp8_is_e4m3_rounded_to_nearest_even() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_fp8_holds_what_the_kernel_is_judged_by(dtype: Dtype) -> None:
+def test_fp8_bytes_times_factors_are_the_reference_inputs(dtype: Dtype) -> None:
     """The bytes times the factors are exactly K and V, in half the size."""
     problem = dataclasses.replace(FP8, dtype=dtype)
     inputs = make_inputs(problem)

@@ -136,6 +136,6 @@ def test_without_lse_the_code_is_unchanged(variant_id: str) -> None:
     assert asked.problem.io_bytes - plain.problem.io_bytes == 4 * written
 
 
-def test_the_backward_pass_is_given_it_and_cannot_be_asked_for_it() -> None:
+def test_the_backward_pass_reads_lse_and_cannot_write_it() -> None:
     with raises(InvalidProblem, "lse_of_the_backward_pass"):
         replace(ASKED[0], direction="backward")

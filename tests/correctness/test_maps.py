@@ -31,7 +31,7 @@ def maps_of(inputs: Inputs, out: np.ndarray) -> dict[str, ErrorMap]:
     return by_name(check_with_maps(inputs, RunResult(status=Status.PASSED, out=raw))[1])
 
 
-def test_the_largest_error_stands_in_every_map() -> None:
+def test_the_largest_error_is_in_every_map() -> None:
     inputs = make_inputs(Problem(2, 3, 200, 32))
     out = reference(inputs)
     out[1, 2, 130, 7] += 0.5
@@ -138,20 +138,20 @@ class TestKeyTiles:
         return by_name(maps)["query_tile_by_key_tile"].values
 
     @pytest.mark.parametrize("split", [0, 1, 3])
-    def test_a_split_left_out_lights_its_key_tiles(self, split: int) -> None:
+    def test_an_omitted_split_marks_its_key_tiles(self, split: int) -> None:
         found = self.worst_tile(Kernel(num_splits=4, skipped_split=split), Problem(1, 1, 512, 64))
         inside = np.arange(8) // 2 == split
         # The others are wrong too, but less: without the split's share their weights are too large.
         assert (found[:, inside].mean(axis=1) > 1.5 * found[:, ~inside].mean(axis=1)).all()
         assert (found[:, inside].min(axis=1) > found[:, ~inside].max(axis=1)).all()
 
-    def test_a_causal_mask_off_by_one_lights_the_diagonal(self) -> None:
+    def test_a_causal_mask_off_by_one_marks_the_diagonal(self) -> None:
         found = self.worst_tile(Kernel(causal_shift=1), Problem(1, 1, 512, 64, True))
         off = found.copy()
         np.fill_diagonal(off, 0)
         assert (np.diag(found) > 3 * off.max(axis=1)).all()
 
-    def test_a_wrong_query_row_lights_all_key_tiles_alike(self) -> None:
+    def test_a_wrong_query_row_marks_all_key_tiles_equally(self) -> None:
         kernel = Kernel(query_index=lambda rows, _: np.where(rows // 64 == 3, rows - 64, rows))
         found = self.worst_tile(kernel, Problem(1, 1, 512, 64))
         right = np.delete(found, 3, axis=0)

@@ -25,7 +25,7 @@ from kernels.ladder import by_id
         ([0, 3, 4, 9, 11, 30, 33], 64, "7 rows between 0 and 33"),
     ],
 )
-def test_spans(indices: list[int], total: int, words: str) -> None:
+def test_spans_of_indices(indices: list[int], total: int, words: str) -> None:
     assert span("row", np.array(list(indices)), total) == words
 
 
@@ -36,7 +36,7 @@ def test_batches_have_their_plural() -> None:
 @pytest.mark.parametrize(
     ("number", "word"), [(2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (21, "21st")]
 )
-def test_ordinals(number: int, word: str) -> None:
+def test_format_of_ordinals(number: int, word: str) -> None:
     assert ordinal(number) == word
 
 
@@ -50,7 +50,7 @@ def test_ordinals(number: int, word: str) -> None:
         (np.s_[[0, 4], 3], "row 3 of 2 of 6 (batch, head) slices, every column"),
     ],
 )
-def test_regions(marked: object, words: str) -> None:
+def test_regions_of_several_axes(marked: object, words: str) -> None:
     mask = np.zeros((6, 10, 8), bool)
     mask[marked] = True
     assert Region.of(mask, everything(Problem(2, 3, 10, 8))).words() == words
@@ -73,9 +73,7 @@ def test_regions(marked: object, words: str) -> None:
         ("v02", "online_rescale", "matches one that rescales O but not l", "l *= correction;"),
     ],
 )
-def test_a_finding_names_the_line_it_speaks_of(
-    variant: str, pattern: str, sentence: str, line: str
-) -> None:
+def test_a_finding_names_its_line(variant: str, pattern: str, sentence: str, line: str) -> None:
     source = by_id(variant).source
     name, number = place_of(pattern, source, sentence).split(":")
     assert name == source.name

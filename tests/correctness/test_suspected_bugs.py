@@ -232,7 +232,7 @@ def test_a_causal_bug_is_named(mask: np.ndarray, pattern: str, phrases: Phrases)
     assert all(says(said, *phrase) for phrase in phrases), said
 
 
-def test_every_code_has_a_place_or_none_and_is_used() -> None:
+def test_every_finding_code_is_used() -> None:
     folder = Path(findings.__file__).parent
     text = "".join(file.read_text(encoding="utf-8") for file in folder.rglob("*.py"))
     for code in FindingCode:

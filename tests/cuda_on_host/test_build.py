@@ -1,4 +1,4 @@
-"""Builds: when the cache is used, when a kernel is built anew, and errors."""
+"""Builds: when the cache is used, when a kernel is rebuilt, and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fresh_cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("fresh_cache")
-def test_second_build_is_found(source):
+def test_a_second_build_is_a_cache_hit(source):
     first = build_kernels(source, ["k"])
     again = build_kernels(source, ["k"])
     assert first.build_s > 0
@@ -176,7 +176,7 @@ def pretend_compiler(tmp_path, monkeypatch):
     return make
 
 
-def test_a_compiler_that_writes_nothing_is_named(source, pretend_compiler):
+def test_a_compiler_without_output_is_reported(source, pretend_compiler):
     pretend_compiler("exit 0")
     with raises(CompileError, "compiler_wrote_nothing"):
         build_kernels(source, ["k"])
@@ -199,7 +199,7 @@ def test_an_update_of_attune_during_a_process_is_reported(source, monkeypatch):
     library = build_kernels(source, ["k"])
     client = Client(1)
     monkeypatch.setattr(build, "_digest_now", lambda: "of other files")
-    assert build_kernels(source, ["k"]).path == library.path  # a build in the cache stays valid
+    assert build_kernels(source, ["k"]).path == library.path  # a build in the cache remains valid
     source.write_text(source.read_text() + "// another")
     with raises(CompileError, "attune_changed_under_way"):
         build_kernels(source, ["k"])

@@ -84,7 +84,7 @@ def test_mistakes_are_named_with_their_line(client, kernels, entry, schedule):
     assert f"{FILE}:{line_of(KERNELS / FILE, f'BUG {entry}')}" in result.reason
 
 
-def test_a_deadlock_names_both_sides(client, kernels):
+def test_a_deadlock_names_waiting_threads_and_missing_arrivals(client, kernels):
     result = planted.run(client, _library(kernels, True), "one_cta_waits_elsewhere")
     line = line_of(KERNELS / FILE, "BUG one_cta_waits_elsewhere")
     reason = f"{result.reason[:-1]};"  # the last part ends with a full stop
@@ -94,7 +94,7 @@ def test_a_deadlock_names_both_sides(client, kernels):
     assert says(reason, "cluster_barrier_waits", f"({FILE}:{line})")
 
 
-def test_a_gpu_without_clusters_is_one_sentence():
+def test_a_gpu_without_clusters_gives_a_one_sentence_error():
     with raises(CompileError, "clusters_need_sm_90"):
         build_kernels(KERNELS / FILE, ["exchange"], arch="sm_89")
 

@@ -34,7 +34,7 @@ WARPS = [group.name for group in GROUPS].index("warps and blocks")
     ),
     ids=lambda value: getattr(value, "name", "check" if value else "fast"),
 )
-def test_features(group, check, client, tmp_path):
+def test_each_feature_computes_the_expected_values(group, check, client, tmp_path):
     wrong = {name: why for name, why in group.run(client, tmp_path, check).items() if why}
     assert not wrong
 

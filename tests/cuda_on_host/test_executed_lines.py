@@ -113,7 +113,7 @@ def lines_of(ranges) -> set[int]:
     return {line for first, last in ranges for line in range(first, last + 1)}
 
 
-def test_every_line_is_told(client, library):
+def test_executed_and_skipped_lines_are_reported(client, library):
     result = run(client, library, "k")
     assert result.status is Status.PASSED, result.reason
     kernel, header = coverage_of(result.executed, "tiny.cu")
@@ -146,7 +146,7 @@ def test_two_executions_of_one_build():
     assert describe_lines(()) == ""
 
 
-def test_the_sentence_stays_short():
+def test_the_list_of_lines_is_kept_short():
     ranges = tuple((line, line) for line in range(1, 40, 2))
     coverage = LineCoverage("a.cu", 50, ranges, (), ())
     assert says(
@@ -208,7 +208,7 @@ def test_a_file_holds_the_lines():
     assert decode(Evaluation, encode(evaluation)) == evaluation
 
 
-def test_signs_before_the_lines():
+def test_marks_before_the_lines():
     coverage = LineCoverage(
         "a.cu", 3, not_run=((2, 2),), partly_run=((1, 1),), not_compiled=((4, 4),)
     )

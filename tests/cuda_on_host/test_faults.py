@@ -37,7 +37,7 @@ def faults():
         ("integer_division", ErrorKind.ARITHMETIC_FAULT),
     ],
 )
-def test_fault_is_named_with_its_line(client, faults, entry, kind, check):
+def test_a_fault_is_reported_with_its_line(client, faults, entry, kind, check):
     if entry == "integer_division" and find_toolchain().family != "gcc":
         pytest.skip("clang computes this division without the processor's trap")
     result = planted.run(client, faults[check], entry)

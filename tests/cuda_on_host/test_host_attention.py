@@ -25,7 +25,7 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2}
     ("kernel", "causal", "dtype"),
     of_each(list(itertools.product(ATTENTION, (False, True), TOLERANCE))),
 )
-def test_fast_build(client, kernel, causal, dtype):
+def test_the_fast_build_is_correct(client, kernel, causal, dtype):
     for shape in SHAPES:
         a = Attention.random(*shape, causal=causal, dtype=dtype)
         got = run_attention(client, kernel, a, repeat=True)
@@ -39,7 +39,7 @@ def test_fast_build(client, kernel, causal, dtype):
     ("kernel", "schedule"),
     of_each(list(itertools.product(ATTENTION, ("random", "reverse")))),
 )
-def test_schedules_give_the_same_bits(client, kernel, schedule):
+def test_every_schedule_gives_the_same_bits(client, kernel, schedule):
     a = Attention.random(1, 2, 113, causal=True)
     expected = run_attention(client, kernel, a).result
     got = run_attention(client, kernel, a, schedule=schedule, seed=7, repeat=True).result

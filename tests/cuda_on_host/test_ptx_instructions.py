@@ -45,7 +45,7 @@ def results(request, client, tmp_path_factory):
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
-def test_value(results, number):
+def test_each_case_gives_the_defined_value(results, number):
     case = CASES[number]
     dtype = KINDS[case.out][0]
     got = results[number].view(dtype).reshape(LANES, -1)[:, 0]

@@ -22,7 +22,7 @@ NO_MMA = [("MMA", '""'), ("D", '"=r"(d[0])'), ("A", '"r"(0)'), ("B", '"r"(0)'), 
 
 @pytest.mark.parametrize("check", [False, True], ids=["fast", "check"])
 @pytest.mark.parametrize("schedule", ["in_order", "random", "reverse"])
-def test_statements(client, check, schedule):
+def test_ptx_statements_give_the_defined_results(client, check, schedule):
     job = Job(
         library=build_kernels(SOURCE, ["statements"], NO_MMA, check),
         buffers=(

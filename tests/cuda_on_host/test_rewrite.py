@@ -40,7 +40,7 @@ from engine.cuda_source.sources import read_sources
         ),
     ],
 )
-def test_declarations(declaration, expected):
+def test_shared_declarations_are_rewritten(declaration, expected):
     assert rewrite_shared(f"{{ {declaration} }}", "k.cu") == f"{{ {expected} }}"
 
 
@@ -53,7 +53,7 @@ def test_a_struct_without_a_name():
     assert f"COH_SHARED(1, s, , {kind[1]}); COH_SHARED(1, t, [(2)], {kind[1]});" in rewritten
 
 
-def test_outside_of_functions():
+def test_declarations_outside_functions():
     text = "namespace {\nextern __shared__ float smem[];\n}\nvoid f() { smem[0] = 1; }\n"
     rewritten = rewrite_shared(text, "k.cu")
     assert "COH_DYNAMIC_SHARED_AT_FILE_SCOPE(smem, float)" in rewritten

@@ -31,7 +31,7 @@ def library():
 
 
 @pytest.mark.parametrize("entry", BUGS)
-def test_a_used_variable_is_named_with_its_line(client, library, entry):
+def test_an_uninitialised_variable_is_named_with_its_line(client, library, entry):
     result = planted.run(client, library, entry, repeat=True)
     assert result.status is Status.LAUNCH_ERROR
     line = line_of(KERNELS / FILE, f"BUG {entry}")

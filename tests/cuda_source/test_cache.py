@@ -1,3 +1,5 @@
+"""The cache on disk: its folder, damaged entries, and writing."""
+
 from __future__ import annotations
 
 import subprocess
@@ -11,18 +13,22 @@ from hypothesis import strategies as st
 from engine.base.files import cache_root, read_entry, write_entry
 
 
-def test_the_variable_chooses_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_environment_variable_sets_the_cache_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path / "elsewhere"))
     assert cache_root() == tmp_path / "elsewhere"
 
 
-def test_the_variable_may_name_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_variable_may_begin_with_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", "~/attune-cache")
     assert cache_root() == Path.home() / "attune-cache"
 
 
 @pytest.mark.parametrize("value", [None, ""])
-def test_without_it_the_platform_does(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_cache_folder_is_the_platforms(
+    value: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import platformdirs
 
     monkeypatch.delenv("ATTUNE_CACHE_DIR", raising=False)

@@ -54,7 +54,7 @@ def test_an_endless_compile_is_stopped(cuda_file: Callable[[str], Path]) -> None
     assert compiled(cuda_file(GOOD)).startswith(b"\x7fELF")
 
 
-def test_a_compiler_that_dies_is_a_sentence(cuda_file: Callable[[str], Path]) -> None:
+def test_a_compiler_that_dies_gives_a_one_sentence_error(cuda_file: Callable[[str], Path]) -> None:
     compiled(cuda_file(GOOD))
     (child,) = compiler._idle
     killer = threading.Timer(1.0, os.kill, (child.process.pid, signal.SIGKILL))
@@ -70,7 +70,7 @@ def test_a_compiler_that_dies_is_a_sentence(cuda_file: Callable[[str], Path]) ->
     assert compiled(cuda_file(GOOD + "// another\n")).startswith(b"\x7fELF")
 
 
-def test_threads_compile_beside_one_another_and_one_process_is_kept_for_the_next(
+def test_threads_compile_at_the_same_time_and_one_process_is_kept(
     cuda_file: Callable[[str, str], Path],
 ) -> None:
     sources = [cuda_file(GOOD + f"// {number}\n", f"{number}.cu") for number in range(4)]
@@ -88,7 +88,7 @@ def test_threads_compile_beside_one_another_and_one_process_is_kept_for_the_next
 
 
 @pytest.mark.slow
-def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+def test_the_compiler_process_ends_with_its_parent(tmp_path: Path) -> None:
     source = tmp_path / "endless.cu"
     source.write_text(ENDLESS, encoding="utf-8")
     code = (

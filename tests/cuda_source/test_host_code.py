@@ -66,14 +66,14 @@ def test_host_code_is_left_out(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", DEVICE)
-def test_device_code_stays(code: str) -> None:
+def test_device_code_is_kept(code: str) -> None:
     for text in (code, f"namespace a {{ namespace b::c {{\n{code}\n}} }}\n"):
         mixed = f"{text}\nint main() {{ return 0; }}\n{text}\n"
         assert without_host_code(text) == text
         assert without_host_code(mixed) == mixed.replace("int main() { return 0; }", "")
 
 
-def test_preprocessor_lines_of_host_code_stay() -> None:
+def test_preprocessor_lines_of_host_code_are_kept() -> None:
     code = "int main() {\n#if X\n  f();\n#else \\\n  // more\n#endif\n}\nint y;\n"
     assert without_host_code(code) == "\n#if X\n\n#else \\\n  // more\n#endif\n\nint y;\n"
 

@@ -42,7 +42,7 @@ def built(folder: Path, tools: Toolchain | None = None, **knobs: int) -> tuple[i
     return registers, len(made.cubin), read_cubin(made.cubin).code_sha256
 
 
-def test_options_stand_beside_macros() -> None:
+def test_compiler_options_and_macros_are_both_tunables() -> None:
     defines = (("BLOCK_N", "64"), ("FAST_MATH", "1"), ("MAXRREGCOUNT", "96"), ("PTXAS_LEVEL", "2"))
     assert options_of(defines) == (
         *("-DBLOCK_N=64", "--use_fast_math", "--maxrregcount=96", "--ptxas-options=-O2"),

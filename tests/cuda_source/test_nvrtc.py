@@ -1,3 +1,5 @@
+"""Compiling with NVRTC: resources, errors with file and line, and the cache."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -186,7 +188,7 @@ def test_a_damaged_entry_is_rebuilt(damage: str, data: Path, cache_dir: Path) ->
     assert entry.read_bytes() != damaged
 
 
-def test_without_a_place_for_the_cache_it_still_compiles(
+def test_an_unwritable_cache_does_not_prevent_compiling(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")
@@ -214,14 +216,18 @@ def test_two_processes_that_compile_the_same_are_safe(data: Path, cache_dir: Pat
 
 
 @pytest.mark.usefixtures("fresh_toolchain")
-def test_without_cupy_there_is_one_sentence(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cupy_gives_a_one_sentence_error(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "cupy.cuda", None)
     with raises(ToolMissing, "cupy_import", "pip install -e '.[cuda13"):
         compile_kernel(data / "two_entries.cu", TILE, "sm_89", ENTRIES)
 
 
 @pytest.mark.usefixtures("fresh_toolchain")
-def test_without_nvrtc_there_is_one_sentence(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nvrtc_gives_a_one_sentence_error(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from cupy.cuda import nvrtc
 
     def missing() -> tuple[int, int]:
@@ -232,7 +238,7 @@ def test_without_nvrtc_there_is_one_sentence(data: Path, monkeypatch: pytest.Mon
         compile_kernel(data / "two_entries.cu", TILE, "sm_89", ENTRIES)
 
 
-def test_without_the_toolkits_headers_there_is_one_sentence(data: Path, tmp_path: Path) -> None:
+def test_missing_toolkit_headers_give_a_one_sentence_error(data: Path, tmp_path: Path) -> None:
     bare = dataclasses.replace(toolchain(), include_dir=tmp_path)
     with raises(ToolMissing, "cuda_header_missing", "cuda_bf16.h"):
         compile_kernel(data / "two_entries.cu", TILE, "sm_89", ENTRIES, tools=bare)

@@ -1,3 +1,5 @@
+"""Compiling launch plans: every pass, and the target of the GPU."""
+
 from __future__ import annotations
 
 import dataclasses

@@ -1,3 +1,5 @@
+"""Reading resources and errors from the logs of ptxas and NVRTC."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -139,7 +141,7 @@ def test_errors_in_host_code_come_after_those_in_device_code() -> None:
     assert first_error(log, "k.cu", host_places).startswith("k.cu(2): ")
 
 
-def test_a_log_without_error_says_so() -> None:
+def test_a_log_without_an_error_gives_a_message() -> None:
     assert says(first_error("", "v01.cu"), "compiler_failed_without", "v01.cu")
 
 
@@ -178,5 +180,5 @@ def test_a_line_of_another_function_is_not_blamed() -> None:
     assert locate_ptx_errors(ptx_error(13), PTX) == ptx_error(13)
 
 
-def test_without_the_ptx_the_log_stays_as_it_is() -> None:
+def test_without_the_ptx_the_log_is_unchanged() -> None:
     assert locate_ptx_errors(ptx_error(8), "") == ptx_error(8)

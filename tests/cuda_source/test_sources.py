@@ -1,3 +1,5 @@
+"""Sources with their headers: includes, missing files, encoding, and time to read them."""
+
 from __future__ import annotations
 
 import contextlib
@@ -47,7 +49,7 @@ def test_headers_that_include_each_other_end(
     assert names == ["a.cuh", "b.cuh"]
 
 
-def test_toolkit_headers_are_left_alone(cuda_file: Callable[..., Path]) -> None:
+def test_toolkit_headers_are_not_followed(cuda_file: Callable[..., Path]) -> None:
     assert read_sources(cuda_file("#include <cuda_fp16.h>\n")).headers == ()
 
 

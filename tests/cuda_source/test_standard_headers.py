@@ -95,7 +95,7 @@ def test_cooperative_groups_need_no_other_package(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("check", one_in(2, [False, True]))
-def test_an_excerpt_is_of_the_line_it_names(tmp_path: Path, check: bool) -> None:
+def test_an_excerpt_shows_the_line_that_is_named(tmp_path: Path, check: bool) -> None:
     text = "// one\n#include <math.h>\n" + BODY.format("unheard_of")
     source = written(tmp_path, text)
     with pytest.raises(CompileError, match=r"^names\.cu:3: ") as error:

@@ -1,3 +1,5 @@
+"""Where the headers of the CUDA toolkit are found."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -34,7 +36,7 @@ def test_headers_of_the_same_major_version(
     assert headers_version(folder) == (version // 1000, version % 1000 // 10)
 
 
-def test_wheels_of_cuda_12_keep_the_compiler_s_headers_apart(tmp_path: Path) -> None:
+def test_wheels_of_cuda_12_have_the_compilers_headers_elsewhere(tmp_path: Path) -> None:
     folder = include_dir(tmp_path / "nvidia/cuda_runtime/include", 12090)
     assert more_headers(folder) == ()
     for package, header in (("cuda_nvcc", "crt/mma.h"), ("cuda_cccl", "cuda/std/version")):

@@ -64,7 +64,7 @@ def test_the_highest_clock_of_the_driver_beside_the_table(software_nvml: Softwar
     assert says(difference, "driver_and_table_differ", "1,830 MHz", "1,980 MHz")
 
 
-def test_an_unknown_gpu_keeps_what_nobody_knows_empty(software_nvml: SoftwareNvml) -> None:
+def test_unknown_figures_of_an_unknown_gpu_are_empty(software_nvml: SoftwareNvml) -> None:
     software_nvml.has(described("L4", name="NVIDIA Wonder 9", clock_khz=2_400_000, power_w=250))
     software_nvml.says("max_memory_clock_mhz=10000 memory_bus_bits=256")
     local = detected()
@@ -136,7 +136,7 @@ def test_hidden_gpus(
 
 
 @pytest.mark.parametrize("said", ["", "nvmlInit=9", "nvmlInit=18"])
-def test_no_driver_gives_a_sentence(software_nvml: SoftwareNvml, said: str) -> None:
+def test_a_missing_driver_gives_a_message(software_nvml: SoftwareNvml, said: str) -> None:
     if said:
         software_nvml.has(described("L4"))
     software_nvml.says(said)
@@ -146,7 +146,7 @@ def test_no_driver_gives_a_sentence(software_nvml: SoftwareNvml, said: str) -> N
     assert reason.endswith(".")
 
 
-def test_no_package_gives_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_gives_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert says(str(detect_local()), "pip_install_nvidia")
@@ -159,7 +159,9 @@ def test_no_such_device(software_nvml: SoftwareNvml) -> None:
 
 
 @pytest.mark.parametrize("older", ["", "nvmlDeviceGetCurrentClocksEventReasons=13 "])
-def test_state(software_nvml: SoftwareNvml, older: str) -> None:
+def test_the_state_of_a_gpu_is_read_from_its_driver(
+    software_nvml: SoftwareNvml, older: str
+) -> None:
     """Drivers before 535 have the reasons under another name."""
     software_nvml.has(described("T4"), described("L4"))
     figures = "1:sm_clock_mhz=1815 1:memory_clock_mhz=6251 1:power_w=71 1:temperature_c=63"
@@ -242,7 +244,7 @@ def test_memory_errors_are_told_apart(software_nvml: SoftwareNvml) -> None:
     assert (counts, off, none) == ([5, 1], [0, 0], None)
 
 
-def test_a_process_of_somebody_else_is_seen(software_nvml: SoftwareNvml) -> None:
+def test_a_process_of_another_user_is_reported(software_nvml: SoftwareNvml) -> None:
     software_nvml.has(described("H200"), described("L4"))
     software_nvml.says("1:foreign_pid=4321 1:memory_used_bytes=1000 1:utilization=97")
     with nvml.session() as api:
@@ -254,7 +256,7 @@ def test_a_process_of_somebody_else_is_seen(software_nvml: SoftwareNvml) -> None
     assert (busy, used) == ([0, 97], 1000)
 
 
-def test_nvml_has_what_dask_asks_of_it(software_nvml: SoftwareNvml) -> None:
+def test_nvml_has_every_function_that_dask_calls(software_nvml: SoftwareNvml) -> None:
     """Scheduler and workers query at every heartbeat, and end if NVML lacks a function."""
     del software_nvml  # used only to load the library
     diagnostics = pytest.importorskip("distributed.diagnostics", reason="Dask is not installed")

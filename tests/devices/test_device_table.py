@@ -87,9 +87,7 @@ def test_copying_is_slower_than_reading(device: DeviceSpec) -> None:
         ("L40", 768),
     ],
 )
-def test_two_streams_read_and_one_written_take_what_was_published(
-    gpu: str, gb_per_s: float
-) -> None:
+def test_a_triad_takes_its_published_time(gpu: str, gb_per_s: float) -> None:
     """gpu-benches' triad, which was not fitted; the table uses its read and scale."""
     device = find_device(gpu)
     dram = device.dram(device.memory_gb_per_s or 0.0)

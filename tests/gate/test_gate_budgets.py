@@ -54,7 +54,7 @@ def test_numbers_are_replaced_where_they_stand() -> None:
     ).replace("simulated_us = 6.1", "simulated_us = 90", 1)
 
 
-def test_a_budget_that_is_no_table_of_its_own_is_said() -> None:
+def test_a_budget_inside_another_table_is_refused() -> None:
     with raises(SettingsError, "budgets_layout"):
         _edited("budget = [{registers = 3}]\n", {0: {"registers": 4}})
 

@@ -164,20 +164,20 @@ def test_there_are_thirty_commits() -> None:
 
 
 @pytest.mark.exhaustive
-def test_some_of_thirty_commits_are_judged_rightly(tmp_path: Path) -> None:
+def test_some_of_thirty_commits_get_the_right_verdict(tmp_path: Path) -> None:
     """A comment, equivalent code, bank conflicts and their fix, a wrong result, a race."""
     _judged_history(tmp_path, (0, 7, 10, 11, 20, 24))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
-def test_each_of_thirty_commits_is_judged_rightly(tmp_path: Path) -> None:
+def test_each_of_thirty_commits_gets_the_right_verdict(tmp_path: Path) -> None:
     _judged_history(tmp_path, range(len(_ORDER)))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-def test_native_code_that_may_run_says_which_barrier(tmp_path: Path) -> None:
+def test_execution_of_native_code_names_the_missing_barrier(tmp_path: Path) -> None:
     repo = repository(tmp_path / "r", "v08")
     edit(kernel_file(repo, "v08"), (BARRIER, LOADED))
     commit(repo, "A barrier is gone")
@@ -191,7 +191,7 @@ def test_native_code_that_may_run_says_which_barrier(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_the_command_says_what_is_worse(
+def test_the_command_names_what_is_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repo = repository(tmp_path / "r", "v08")

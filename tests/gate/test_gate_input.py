@@ -260,7 +260,7 @@ def test_an_unchanged_ladder_costs_no_compile(
     assert found["unchanged"] == ["v01", "v08"]
 
 
-def test_a_repository_without_kernels_says_so(
+def test_a_repository_without_kernels_gives_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(repository(tmp_path / "r", settings=""))
@@ -292,7 +292,7 @@ def test_a_repository_without_kernels_says_so(
         ("gpus = [", "no_toml", ()),
     ],
 )
-def test_a_mistake_in_the_settings_is_one_sentence(
+def test_an_error_in_the_settings_gives_one_sentence(
     tmp_path: Path, text: str, name: str, facts: tuple[str, ...]
 ) -> None:
     (tmp_path / "attune-gate.toml").write_text(text)

@@ -97,7 +97,7 @@ def test_both_versions_are_timed_in_one_run(
     assert any(says(remark, "measured_on_this") for remark in report.remarks)
 
 
-def test_what_is_wrong_is_not_timed(repo: Path, gpu: Evaluator) -> None:
+def test_a_wrong_kernel_is_not_timed(repo: Path, gpu: Evaluator) -> None:
     class Untimed(Gpu):
         def timer(self, *_: object) -> Any:
             pytest.fail("it was timed")

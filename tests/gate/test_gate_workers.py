@@ -1,4 +1,4 @@
-"""A task that crashes, hangs or takes too much memory gives a sentence; the next one runs."""
+"""A task that crashes, hangs or needs too much memory gives a message; the next task runs."""
 
 from __future__ import annotations
 

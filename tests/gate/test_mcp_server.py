@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,8 +14,22 @@ import psutil
 import pytest
 from words import raises
 
-from engine.cli.mcp_server import Refused, Rights, Tools, _path, _problem, _run, shortened
+from engine.attention.config import load_tuned, save_tuned
+from engine.cli.mcp_server import (
+    Refused,
+    Rights,
+    Tools,
+    _path,
+    _problem,
+    _run,
+    environment_of,
+    shortened,
+)
 from engine.cuda_source.sources import OutsideFolder
+from engine.history.history import predictions_path
+from engine.sessions.known_times import open_history
+from engine.sessions.session import make_snapshot, start_session
+from engine.sessions.store import SETTING, default_store
 from tests.gate.repositories import ONE_PROBLEM, edit, kernel_file, repository
 
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is an extra")
@@ -29,7 +44,7 @@ def tools(tmp_path: Path) -> Tools:
     return Tools(Rights(repository(tmp_path / "r", "v01").resolve()), tmp_path / "data")
 
 
-def test_long_answers_are_cut_and_say_so() -> None:
+def test_long_answers_are_truncated_with_a_note() -> None:
     short = shortened({"a": list(range(40)), "b": "x" * 9000, "c": 1 / 3})
     assert len(short["a"]) == 13
     assert short["a"][-1] == "… 28 more"
@@ -66,6 +81,30 @@ def test_a_header_outside_is_refused(tools: Tools, tmp_path: Path) -> None:
 def test_nothing_is_saved_without_permission(tools: Tools) -> None:
     with raises(Refused, "write_not_allowed"):
         call(tools.sweep("v01", "B1 H2 S64", keep=True))
+
+
+def test_tools_know_the_times_of_sessions_and_write_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`predict` must not differ from `attune evaluate`, also without permission to write."""
+    from sessions_data import evaluation_maker, make_latency
+    from tuned_data import ENTRY, PROBLEM
+
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
+    for name in (SETTING, "ATTUNE_TUNED"):
+        monkeypatch.delenv(name, raising=False)
+    saved = evaluation_maker(problem=PROBLEM, baselines=(), other_latencies=())
+    default_store().save(make_snapshot([saved], environment={}, title="Saved"))
+    session = start_session("Open")
+    session.add(replace(saved, latency=make_latency(13.0, 5)))
+    save_tuned(ENTRY)
+
+    for name, value in environment_of(Rights(tmp_path), tmp_path / "of the server").items():
+        monkeypatch.setenv(name, value)
+    known = {t.session: t.latency.median_us for t in open_history().at(PROBLEM, "L4")}
+    assert (known["Saved"], known["Open"]) == (12.5, 13.0)
+    assert load_tuned() == [ENTRY]
+    assert predictions_path().is_relative_to(tmp_path / "of the server")
 
 
 def test_a_call_that_takes_too_long_ends() -> None:

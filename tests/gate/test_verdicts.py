@@ -74,11 +74,11 @@ def test_what_is_within_its_threshold_has_no_verdict(changed: dict[str, float]) 
     assert verdicts(**changed) == []
 
 
-def test_fewer_of_them_is_better() -> None:
+def test_a_lower_count_is_an_improvement() -> None:
     assert verdicts(instructions=900, ctas_per_sm=4) == [(GateVerdict.COUNTED_BETTER, False)] * 2
 
 
-def test_the_price_of_a_faster_kernel_is_no_regression_but_spills_are() -> None:
+def test_higher_counts_of_a_faster_kernel_are_no_regression_but_spills_are() -> None:
     assert verdicts(instructions=1500, simulated_us=30.0) == [
         (GateVerdict.SIMULATED_FASTER, False),
         (GateVerdict.COUNTED_WORSE, False),
@@ -134,7 +134,7 @@ def pair(simulated: float, measured: float, chosen_on: bool = False) -> Neighbou
     return NeighbourPair("g", "a", "b", measured, simulated, chosen_on)
 
 
-def test_the_threshold_lies_beyond_every_pair_that_is_named_wrongly() -> None:
+def test_the_threshold_exceeds_every_difference_with_a_wrong_sign() -> None:
     pairs = [pair(1.02, 0.99), pair(0.9, 0.95), pair(1.2, 1.3), pair(0.95, 1.05)]
     found = threshold_of(pairs)
     assert found.share == pytest.approx(1 / 0.9 - 1)
@@ -142,11 +142,11 @@ def test_the_threshold_lies_beyond_every_pair_that_is_named_wrongly() -> None:
     assert found.error_bound == pytest.approx(1 - math.sqrt(0.05))
 
 
-def test_pairs_that_the_simulation_was_made_to_fit_do_not_count() -> None:
+def test_pairs_that_were_used_for_fitting_do_not_count() -> None:
     assert threshold_of([pair(1.2, 0.9, chosen_on=True), pair(1.1, 1.1)]).share < 0.11
 
 
-def test_without_a_pair_beyond_there_is_no_threshold() -> None:
+def test_without_a_larger_correct_pair_there_is_no_threshold() -> None:
     with raises(ValueError, "pairs_all_nearer"):
         threshold_of([pair(1.5, 0.9)])
 

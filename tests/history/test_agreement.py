@@ -300,7 +300,7 @@ def test_alternatives_agree_with_their_evaluations(ask: Callable[..., str]) -> N
         assert figures({n: option[o] for n, o in named.items()}) == figures(evaluated["latency"])
 
 
-def test_time_of_answers_in_its_order() -> None:
+def test_time_of_prefers_origins_in_the_documented_order() -> None:
     """Measured, recorded, simulated; never times of another source. Needs no compiler."""
     from made_up_history import MadeUpHistory, Times
 
@@ -419,7 +419,7 @@ def test_kernels_of_another_source_have_names_of_their_own() -> None:
     }
 
 
-def test_all_code_passes_the_history_on() -> None:
+def test_all_code_passes_the_history_to_what_it_calls() -> None:
     """Code that chooses times without the history could disagree with the rest."""
     asked = {"evaluate": 3, "preview": 2, "Evaluator": 1, "choose": 4, "known_rung": 3}
     exempt = {"engine/pipeline/selfcheck.py"}  # only checks correctness

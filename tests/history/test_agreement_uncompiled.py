@@ -183,3 +183,43 @@ def test_predictions_without_compiling_agree(
         counted = replace(evaluated, latency=by_tool, notes=("Duration: 600 us",))
         (line,) = counters_table([counted], history).texts
         assert format_us(made.median_us) in line
+
+
+def test_points_of_one_session_do_not_hide_the_times_of_others() -> None:
+    """The Batch page shows the points of one session; its times are still the history's."""
+    from made_up_history import MadeUpHistory, Times
+
+    from engine.choose.batch.recommend import recommend_batch
+    from engine.choose.batch.types import BatchRequest
+    from engine.history.known_time import points_of, times_of
+    from engine.model.kernel import Kernel
+
+    case, kernel = Case("", "v08", SMALL, "L4"), Kernel.of("v08", "L4")
+    older = evaluation_of(case, SMALL, 90.0)
+    newer = replace(evaluation_of(case, SMALL, 61.0), when="2026-05-01T00:00:00+00:00")
+    longer = evaluation_of(case, replace(SMALL, seqlen=1024), 400.0)
+    shown = times_of([older], session="Shown: test data")
+    history = MadeUpHistory(
+        Times({"L4": (*shown, *times_of([newer, longer], session="Others: test data"))})
+    )
+    made, time = history.estimate(kernel, SMALL), history.time_of(kernel, SMALL)
+    assert made.latency is not None
+    assert time is not None
+    result = recommend_batch(
+        BatchRequest(
+            "v08",
+            gpu="L4",
+            heads=4,
+            seqlen=512,
+            head_dim=64,
+            max_batch=1,
+            measured=points_of(shown),
+        ),
+        history,
+    )
+    (row,) = result.table.to_dict("records")
+    figures_of_batch = row["predicted_us"], row["predicted_low_us"], row["predicted_high_us"]
+    assert figures_of_batch == pytest.approx(figures(made.latency), abs=1e-3)
+    assert (row["latency_us"], row["origin"]) == (time.us, time.origin) == (61.0, "recorded")
+    assert result.calibration is not None
+    assert result.calibration.points == 3

@@ -81,7 +81,7 @@ def test_the_longest_pieces_are_scheduled_first() -> None:
     assert first.tolist() == [*range(1, 65), *range(64, 0, -1)] * 2
 
 
-def test_the_ctas_of_a_cluster_visit_what_one_of_them_sees() -> None:
+def test_ctas_of_a_cluster_visit_the_tiles_of_any_of_them() -> None:
     """v19 with clusters of two: five query tiles of a head are three pairs, the last half empty."""
     variant = find_variant("v19")
     config = variant.default_config() | {"cluster_size": 2}
@@ -153,7 +153,7 @@ def errors(name: str, gpu: str, problems: Sequence[Problem], **chosen: int) -> l
 
 
 @pytest.mark.parametrize(("name", "causal"), slow_ones(2, [("v19", True), ("v20", False)]))
-def test_a_long_cta_takes_what_its_pieces_cost(name: str, causal: bool) -> None:
+def test_a_long_cta_takes_the_sum_of_its_pieces(name: str, causal: bool) -> None:
     """Within 4 %, although its tiles are longer than the simulated ones."""
     problem, variant, device = Problem(4, 32, 4096, 64, causal), find_variant(name), "H100 SXM"
     plan, compiled = compiled_for(name, problem, device, num_ctas=132)
@@ -171,7 +171,7 @@ def test_a_long_cta_takes_what_its_pieces_cost(name: str, causal: bool) -> None:
 
 
 def test_no_ctas_are_simulated_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first end and the cost of code are taken from the simulation of CTAs in step."""
+    """The first CTA's end and the cost of loading code come from the simulation of CTAs in step."""
     plan, compiled = compiled_for("v13", PROBLEM, "A100 80GB SXM", num_ctas=216)
     emulator, gpu = emulator_of(plan, compiled), find_device("A100 80GB SXM")
     entry = read_cubin(compiled.cubin).entries[emulator.program.entry]

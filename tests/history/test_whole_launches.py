@@ -142,7 +142,7 @@ def test_a_predicted_launch_is_the_simulated_one(
         ),
     ],
 )
-def test_a_curve_and_a_launch_simulated_by_itself_say_one_time(
+def test_a_curve_and_a_single_simulated_launch_have_one_time(
     name: str, gpu: str, problem: Problem
 ) -> None:
     pytest.importorskip("cupy")

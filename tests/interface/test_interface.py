@@ -46,7 +46,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -
     ("dtype", "causal"),
     [(torch.float16, True), pytest.param(torch.bfloat16, False, marks=pytest.mark.slow)],
 )
-def test_a_kernel_runs_on_tensors_and_answers_with_their_kind(
+def test_a_kernel_returns_tensors_of_the_kind_it_was_given(
     dtype: torch.dtype, causal: bool
 ) -> None:
     torch.manual_seed(1)
@@ -76,7 +76,7 @@ Q = np.zeros((1, 2, 70, 32), np.float16)
         (Q[..., ::2], Q[..., ::2], "launch_not_taken", ("head_dim", "16")),
     ],
 )
-def test_tensors_that_do_not_belong_together_are_one_sentence(
+def test_tensors_that_do_not_match_give_a_one_sentence_error(
     q: Any, k: Any, name: str, facts: tuple[str, ...]
 ) -> None:
     v = k if "head_dim" in facts else Q
@@ -266,7 +266,7 @@ def test_mistakes_give_messages(
         call()
 
 
-def test_what_is_wrong_is_a_status_and_fails_an_assertion(tmp_path: Path) -> None:
+def test_a_wrong_kernel_is_a_status_and_fails_an_assertion(tmp_path: Path) -> None:
     source = (ROOT / "kernels" / "v01_fa1_baseline.cu").read_text()
     right = "acc_rmem[d] * inv_l);"
     assert right in source

@@ -93,7 +93,7 @@ def test_the_median_so_far_is_that_of_the_first_samples() -> None:
     assert history.at_s[-1] == pytest.approx(9.9)
 
 
-def test_what_slowed_the_gpu_is_told_by_spans_and_drawn_samples_are_marked() -> None:
+def test_causes_of_throttling_have_spans_and_marked_samples() -> None:
     view = fed(gpu_samples(400)).view()
     spans = {span.reason: (span.start_s, span.end_s) for span in view.spans}
     assert spans[CAP] == pytest.approx((10.0, 20.0))
@@ -139,7 +139,7 @@ def test_the_view_is_made_once_for_all_tabs() -> None:
     assert series.after == 99
 
 
-def test_the_table_holds_every_sample_and_says_what_kind_of_time_it_is() -> None:
+def test_the_table_has_every_sample_and_the_kind_of_time() -> None:
     samples = [*gpu_samples(40), LatencySample(1e9 + 4.25, 21.5)]
     rows = list(csv.DictReader(io.StringIO(fed(samples).csv())))
     assert [float(r["device_warm_us"]) for r in rows] == [s.time_us for s in samples]

@@ -57,7 +57,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def standing(manager: JobManager, job_id: str) -> JobStatus:
+def status_of(manager: JobManager, job_id: str) -> JobStatus:
     status = manager.status(job_id)
     assert status is not None
     return status
@@ -80,12 +80,12 @@ def test_two_tabs_read_one_stream_to_its_end(manager: JobManager) -> None:
 
     begin = time.monotonic()
     manager.cancel(job_id)
-    assert standing(manager, job_id).state == "cancelled"
+    assert status_of(manager, job_id).state == "cancelled"
     assert time.monotonic() - begin < 0.5
     worker = manager._run.live_worker()
     after = manager.submit(REQUEST)
-    wait_until(lambda: standing(manager, after).is_over)
-    assert standing(manager, after).state == "done"
+    wait_until(lambda: status_of(manager, after).is_over)
+    assert status_of(manager, after).state == "done"
     assert manager._run.live_worker() == worker  # the stream was stopped without killing the worker
     end = manager.read_stream(job_id).after
     time.sleep(0.3)
@@ -97,40 +97,40 @@ def test_an_evaluation_is_served_in_between(manager: JobManager) -> None:
     live = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(live).samples))
     single = manager.submit(REQUEST)
-    wait_until(lambda: standing(manager, single).is_over)
-    assert standing(manager, single).state == "done"
+    wait_until(lambda: status_of(manager, single).is_over)
+    assert status_of(manager, single).state == "done"
     seen = manager.read_stream(live).after
     wait_until(lambda: bool(manager.read_stream(live, seen).samples))
-    assert standing(manager, live).state == "running"
+    assert status_of(manager, live).state == "running"
 
 
 def test_a_kernel_that_does_not_run_gets_no_stream(manager: JobManager) -> None:
     job_id = manager.submit_stream(
         EvaluationRequest("v01", Problem(1, 1, 64, 80), gpu="L4", backend="cpu")
     )
-    wait_until(lambda: standing(manager, job_id).is_over)
-    job = standing(manager, job_id)
+    wait_until(lambda: status_of(manager, job_id).is_over)
+    job = status_of(manager, job_id)
     assert job.state == "done"
     assert job.result is not None
     assert job.result["status"] == "SKIPPED"
     assert manager.read_stream(job_id).samples == ()
 
 
-def look_away(manager: JobManager, job_id: str, for_s: float = UNSEEN_S) -> None:
+def age_last_poll(manager: JobManager, job_id: str, for_s: float = UNSEEN_S) -> None:
     """Set the time of the last poll back by `for_s` seconds."""
     long_ago = time.time() - for_s - 1
     os.utime(manager._run.stream(job_id).with_suffix(".seen"), (long_ago, long_ago))
 
 
 @pytest.mark.slow
-def test_a_stream_ends_without_readers(manager: JobManager) -> None:
+def test_a_stream_ends_if_nobody_reads_it(manager: JobManager) -> None:
     live = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(live).samples))
     worker = manager._run.live_worker()
-    assert standing(manager, live).state == "running"
-    look_away(manager, live)
-    wait_until(lambda: standing(manager, live).is_over)
-    job = standing(manager, live)
+    assert status_of(manager, live).state == "running"
+    age_last_poll(manager, live)
+    wait_until(lambda: status_of(manager, live).is_over)
+    job = status_of(manager, live)
     assert (job.state, job.end, job.result) == ("done", "unseen", None)
     assert manager.read_stream(live).samples  # samples are kept
     assert manager._run.live_worker() == worker
@@ -139,25 +139,25 @@ def test_a_stream_ends_without_readers(manager: JobManager) -> None:
     waiting = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(first).samples))
     manager.read_stream(waiting)
-    look_away(manager, waiting)
+    age_last_poll(manager, waiting)
     manager.cancel(first)
-    wait_until(lambda: standing(manager, waiting).is_over)
-    assert standing(manager, waiting).end == "unseen"
+    wait_until(lambda: status_of(manager, waiting).is_over)
+    assert status_of(manager, waiting).end == "unseen"
     assert manager.read_stream(waiting).kind is None
 
 
 def test_a_closed_tab_does_not_hold_up_the_next_job(manager: JobManager) -> None:
     closed = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(closed).samples))
-    look_away(manager, closed, UNSEEN_IN_THE_WAY_S)
-    assert standing(manager, closed).state == "running"  # the tab may be hidden, and no job waits
+    age_last_poll(manager, closed, UNSEEN_IN_THE_WAY_S)
+    assert status_of(manager, closed).state == "running"  # the tab may be hidden, and no job waits
     waiting = manager.submit_stream(REQUEST)
-    wait_until(lambda: standing(manager, closed).is_over)
-    assert standing(manager, closed).end == "unseen"
+    wait_until(lambda: status_of(manager, closed).is_over)
+    assert status_of(manager, closed).end == "unseen"
     wait_until(lambda: bool(manager.read_stream(waiting).samples))
 
 
-def test_each_look_counts_from_anew(tmp_path: Path) -> None:
+def test_each_poll_restarts_the_time_limit(tmp_path: Path) -> None:
     stream = tmp_path / "stream.jsonl"
     now = time.time()
     assert not is_unseen(stream, now)
@@ -182,7 +182,7 @@ def test_a_full_stream_ends_the_job(tmp_path: Path) -> None:
     assert (last["event"], last["end"]) == ("finished", "full")
 
 
-def test_samples_survive_the_file_as_they_are(tmp_path: Path) -> None:
+def test_samples_are_read_back_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "stream.jsonl"
     state = GpuState(1980, 1980, 2619, 412.5, 700.0, 61, None, ("power cap",))
     rounds = [[LatencySample.of(100.0 + i, 4.25, state)] * 2 for i in range(3)]

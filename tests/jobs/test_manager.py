@@ -100,7 +100,7 @@ def test_a_simulation_runs_beside_a_run_and_serves_the_preview(manager: JobManag
     assert estimate.by_machine_code
 
 
-def test_a_name_that_is_not_known_fails_with_its_sentence(shared: JobManager) -> None:
+def test_a_job_with_an_unknown_name_fails_with_its_message(shared: JobManager) -> None:
     job = wait(shared, shared.submit(EvaluationRequest("v99", Problem(1, 1, 64, 64), gpu="L4")))
     assert job.state == "failed"
     assert "v99" in job.error
@@ -108,7 +108,7 @@ def test_a_name_that_is_not_known_fails_with_its_sentence(shared: JobManager) ->
 
 
 @pytest.mark.slow
-def test_cancel_is_felt_within_half_a_second(manager: JobManager) -> None:
+def test_cancel_takes_less_than_half_a_second(manager: JobManager) -> None:
     wait(manager, manager.submit(SMALL))  # the worker is up
     running = manager.submit(LONG)
     queued = manager.submit(COMPILED)
@@ -155,7 +155,7 @@ def test_a_restarted_server_finds_the_running_job(tmp_path: Path) -> None:
     running = first.submit(LONG)
     wait(first, running, frozenset({"running"}))
     pid = worker_pid(first)
-    first._slot_lock.release()  # as after a killed server: the lock is released, the worker stays
+    first._slot_lock.release()  # as after a killed server: the lock is released, the worker runs on
     second = JobManager(tmp_path / "jobs")
     try:
         assert worker_pid(second) == pid
@@ -185,7 +185,7 @@ def test_two_servers_do_not_mix(tmp_path: Path, manager: JobManager) -> None:
         other.close()
 
 
-def test_a_result_after_a_cancel_is_dropped(manager: JobManager) -> None:
+def test_a_result_after_a_cancel_is_discarded(manager: JobManager) -> None:
     job = wait(manager, manager.submit(COMPILED))
     cancelled = manager.submit(LONG)
     manager.cancel(cancelled)
@@ -282,7 +282,7 @@ def test_a_worker_of_other_code_is_replaced(tmp_path: Path) -> None:
     first = JobManager(tmp_path / "jobs")
     wait(first, first.submit(COMPILED))
     old = worker_pid(first)
-    first._slot_lock.release()  # the server ends, the worker stays
+    first._slot_lock.release()  # the server ends, the worker runs on
 
     second = JobManager(tmp_path / "jobs")
     assert worker_pid(second) == old  # it runs the same code, so it is kept

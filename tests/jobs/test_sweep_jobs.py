@@ -130,7 +130,7 @@ def test_remaining_time_counts_down_during_a_point() -> None:
     assert replace(job, progress=replace(job.progress, eta_s=None)).left_s(0.0) is None
 
 
-def test_the_point_under_way_is_said_however_soon_it_began() -> None:
+def test_the_point_being_evaluated_is_reported_at_once() -> None:
     """The point being evaluated is reported at once, as it may take minutes."""
     told: list[str] = []
 
@@ -149,7 +149,7 @@ def test_the_point_under_way_is_said_however_soon_it_began() -> None:
     assert told == ["v01", "v03"]  # no new report
 
 
-def test_a_final_survives_the_journal() -> None:
+def test_results_of_a_final_round_are_read_back_from_the_journal() -> None:
     place = RankedPoint(1, "point", MedianInterval(5.0, 4.9, 5.1), 1.0)
     found = ProblemResult("H200", Problem(1, 8, 128, 64), "measured", (place,), "side by side")
     assert decode(ProblemResult, json.loads(json.dumps(encode(found)))) == found

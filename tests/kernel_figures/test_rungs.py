@@ -8,12 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from engine.attention.evaluation import Latency
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError
 from engine.choose.auto.candidates import unused_instructions
 from engine.cli import main
 from engine.devices import find_device
 from engine.history import History
+from engine.history.known_time import not_comparable
 from engine.kernel_figures import Rung, known_rung, ladder_table, work_out_rung
 from engine.kernel_figures.changes import (
     STUDY_PROBLEM,
@@ -23,6 +25,7 @@ from engine.kernel_figures.changes import (
     gain,
     header_of,
     machine_code_diff,
+    orders,
     rung_before,
     source_diff,
 )
@@ -31,6 +34,7 @@ from engine.model.calibrate import fits
 from engine.model.kernel import Kernel
 from engine.model.occupancy import unsupported_reason
 from kernels.ladder import LADDER
+from kernels.variant import Variant
 from tests.machine_code.gate import recorded
 from tests.words import says
 
@@ -73,7 +77,7 @@ def test_a_computed_rung_is_known(pair: tuple[Rung, Rung]) -> None:
     assert "known" not in table.columns  # no measured time
 
 
-def test_a_rung_beside_the_one_before(pair: tuple[Rung, Rung]) -> None:
+def test_a_rung_compared_with_the_previous_one(pair: tuple[Rung, Rung]) -> None:
     before, after = pair
     assert gain(before, after).startswith("Against v08: ")
     assert "simulated" in gain(before, after)
@@ -88,6 +92,23 @@ def test_a_rung_beside_the_one_before(pair: tuple[Rung, Rung]) -> None:
     assert says(gain(before, unknown), "not_both_are", "Against v08")
 
 
+def test_no_ratio_of_a_calibrated_and_a_simulated_time_is_written() -> None:
+    def rung(variant: Variant, us: float, reason: str) -> Rung:
+        made = known_rung(variant, request_of(variant, PROBLEM, "L4"))
+        latency = Latency("predicted", us, us / 2, us * 2, f"By machine code. {reason}")
+        return replace(made, latency=latency, is_simulated=True, why_not="")
+
+    simulated, calibrated = rung(v08, 100.0, ""), rung(v09, 50.0, "Calibrated on 1 measured point.")
+    why = not_comparable(simulated.latency.basis, calibrated.latency.basis)  # type: ignore[union-attr]
+    assert gain(simulated, calibrated).endswith(f"{why}.")
+    (row,) = (r for r in counts_diff(simulated, calibrated).rows if r[0] == "simulated time")
+    assert row[1:] == ("100 µs", "50 µs", why)
+    assert orders([simulated, calibrated])["v09"] == ""
+    both = [rung(v08, 100.0, ""), rung(v09, 50.0, "")]
+    assert gain(*both).endswith("2.00× as fast.")
+    assert orders(both)["v09"] == "✓ faster than v08"
+
+
 def test_unsupported_rungs_give_a_reason() -> None:
     rung = known_rung(v12, request_of(v12, replace(PROBLEM, seqlen=4096), "L4"))
     assert rung.is_complete
@@ -98,7 +119,7 @@ def test_unsupported_rungs_give_a_reason() -> None:
         work_out_rung(in_bf16)
 
 
-def test_reasons_that_differ_in_the_rung_alone_stand_once() -> None:
+def test_reasons_that_differ_only_in_the_rung_are_merged() -> None:
     rungs = [known_rung(v, request_of(v, PROBLEM, "L4")) for v in LADDER if v.arch_specific]
     (sentence,) = reasons({rung.variant.id: rung.why_not for rung in rungs})
     first, *others = rungs
@@ -106,7 +127,7 @@ def test_reasons_that_differ_in_the_rung_alone_stand_once() -> None:
     assert says(sentence, "same_holds_for", ", ".join(rung.variant.id for rung in others))
 
 
-def test_lines_of_a_header_that_go_on_are_one(tmp_path: Path) -> None:
+def test_continued_lines_of_a_header_are_joined(tmp_path: Path) -> None:
     source = tmp_path / "mine.cu"
     source.write_text("// Mine: a title.\n// Lost: 4 rows\n//   by 2 keys.\n// Source: none.\n\n")
     mine = replace(LADDER.by_id("v03"), source=source)
@@ -129,7 +150,7 @@ def test_a_config_that_takes_the_problem_is_found() -> None:
     assert fits(Kernel.of(v14, "T4", request_of(v14, wide, "T4").config), wide)
 
 
-def test_where_no_config_fits_the_sentence_names_what_forbids_all() -> None:
+def test_if_no_config_fits_the_reason_holds_for_all() -> None:
     """If no config fits, the reason is one that holds for all, not that of one config."""
     longest = replace(PROBLEM, seqlen=512)
     default, t4 = v12.default_config(), find_device("T4")
@@ -186,7 +207,7 @@ def test_problems_without_a_rung_are_reported() -> None:
     assert unused_instructions(find_device("L4")) == ""
 
 
-def test_readme_figures_are_written_between_marks(tmp_path: Path) -> None:
+def test_readme_figures_are_written_between_markers(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("a\n<!-- ladder:begin -->\nold\n<!-- ladder:end -->\nb\n")
     assert main(["variants", "--markdown", "--into", str(readme)]) == 0
@@ -208,7 +229,7 @@ def test_readme_shows_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown == capsys.readouterr().out.strip()
 
 
-def test_forecasts_stand_beside_what_came_of_them() -> None:
+def test_forecasts_are_shown_beside_simulated_gains() -> None:
     times = {"v01": 120.0, "v02": 60.0, "v03": 10.0, "v05": 30.0, "v11": 5.0, "v13": 6.0}
 
     class Known(History):

@@ -113,7 +113,7 @@ def test_the_wrong_gradient_is_reported_first_and_stored() -> None:
     assert _judged(SMALL, right).nonfinite_count == 1
 
 
-def test_one_key_leaves_what_rounding_leaves() -> None:
+def test_gradients_with_one_key_are_rounding_errors() -> None:
     """dP and D are equal, but for the rounding of two FP32 sums."""
     problem = replace(ODD[4], seqlen=5, seqlen_kv=1, num_heads=2, num_heads_kv=1)
     right = _right(problem)
@@ -149,7 +149,7 @@ def test_maps_of_three_outputs_are_stored() -> None:
     ]
 
 
-def test_rungs_take_one_direction_alone() -> None:
+def test_each_rung_supports_one_direction() -> None:
     forward = replace(SMALL, direction="forward")
     for variant in LADDER.every():
         problem = forward if variant.is_backward else SMALL
@@ -236,7 +236,7 @@ def test_auto_takes_a_backward_rung() -> None:
 SOME = (4,)
 
 
-def test_each_statement_that_orders_v26_is_left_out_by_a_planted_bug() -> None:
+def test_a_planted_bug_removes_each_ordering_statement_of_v26() -> None:
     text = by_id("v26").source.read_text(encoding="utf-8")
     left_out = set()
     for bug in BUGS:

@@ -7,7 +7,7 @@ import itertools
 from typing import Any
 
 import pytest
-from fitting import fitting_config, is_taken, takes_seqlen
+from fitting import fitting_config, is_supported, supports_seqlen
 from pairwise import pairs_of, pairwise
 from slow_cases import of_each, one_in
 
@@ -27,7 +27,7 @@ KINDS = ("normal", "large_logits", "structured_v")
 
 
 def _seqlens(variant: Variant) -> tuple[int, ...]:
-    return tuple(seqlen for seqlen in SEQLENS if takes_seqlen(variant, seqlen))
+    return tuple(seqlen for seqlen in SEQLENS if supports_seqlen(variant, seqlen))
 
 
 @functools.cache
@@ -71,7 +71,7 @@ def _assert_right(
 def _numbers(variant: Variant) -> list[int]:
     """Return the numbers of the cases that some config supports."""
     numbered = enumerate(_cases(variant.id))
-    return [number for number, case in numbered if is_taken(variant, _problem(case))]
+    return [number for number, case in numbered if is_supported(variant, _problem(case))]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ ON_TURING = [v for v in LADDER if v.work.math_unit == "tensor" and not v.arch_sp
 
 
 @pytest.mark.parametrize("variant", one_in(20, ON_TURING, offset=5, slow=9), ids=lambda v: v.id)
-def test_right_with_the_products_and_copies_of_sm_75(cpu: CpuBackend, variant: Variant) -> None:
+def test_correct_with_the_instructions_of_sm_75(cpu: CpuBackend, variant: Variant) -> None:
     """Only FP16; two m16n8k8 replace m16n8k16, a load and a store replace cp.async."""
     problem = Problem(1, 2, 113, 64, causal=True)
     config = fitting_config(variant, problem)
@@ -128,7 +128,7 @@ def test_right_with_the_products_and_copies_of_sm_75(cpu: CpuBackend, variant: V
     _assert_right(cpu, variant, problem, config, options)
 
 
-def test_the_study_s_smallest_shape(cpu: CpuBackend) -> None:
+def test_the_smallest_shape_of_the_l4_study(cpu: CpuBackend) -> None:
     """S = 4 with D = 4."""
     v01 = by_id("v01")
     _assert_right(cpu, v01, Problem(1, 1, 4, 4), v01.default_config(), RunOptions())

@@ -65,7 +65,7 @@ def parsed(text: str = SOURCE, path: Path = PATH) -> Variant:
     return parse_variant(text, path)
 
 
-def test_everything_a_block_says() -> None:
+def test_a_block_is_read_completely() -> None:
     v30, problem, config = parsed(), Problem(2, 3, 130, 32, dtype="bfloat16"), {"block_n": 32}
     assert (v30.id, v30.name, v30.title, v30.idea) == ("v30", "v30_test", "A test", "One idea.")
     assert (v30.head_dims, v30.dtypes) == ((32, 64), ("bfloat16",))
@@ -250,7 +250,9 @@ def test_a_mistake_names_its_line(
         st.sampled_from(["0x" + "f" * 5000, "9" * 5000, "2020-01-01", "\\u001b", "\n", "'", "#"]),
     ),
 )
-def test_any_other_mistake_is_a_sentence_too(start: int, length: int, text: str) -> None:
+def test_any_edit_of_a_block_gives_a_description_error_at_most(
+    start: int, length: int, text: str
+) -> None:
     """No other exception is raised, so one file's mistake does not affect the ladder."""
     edited = SOURCE[:start] + text + SOURCE[start + length :]
     try:
@@ -261,7 +263,7 @@ def test_any_other_mistake_is_a_sentence_too(start: int, length: int, text: str)
         assert str(caught).isprintable()  # noqa: PT017
 
 
-def test_what_is_compiled_lacks_the_block_and_keeps_its_lines() -> None:
+def test_the_compiled_source_has_no_block_and_the_same_lines() -> None:
     code = without_block(SOURCE)
     assert "attune" not in code
     assert code.splitlines()[37:] == ["int code;"] == SOURCE.splitlines()[37:]

@@ -46,7 +46,7 @@ def value(formula: object, problem: object = PROBLEM) -> object:
         ("seqlen\n  + 1", 204),
     ],
 )
-def test_value(formula: object, expected: object) -> None:
+def test_each_case_gives_the_defined_value(formula: object, expected: object) -> None:
     assert value(formula) == expected
 
 
@@ -106,14 +106,14 @@ def test_names_cannot_grow_a_formula_without_bound() -> None:
         names.number("x5 * x5")
 
 
-def test_numbers_and_conditions_are_told_apart() -> None:
+def test_numbers_and_conditions_are_distinguished() -> None:
     with raises(FormulaError, "formula_is_condition"):
         scope().number("seqlen > 1")
     with raises(FormulaError, "formula_is_number"):
         scope().condition("seqlen")
 
 
-def test_sentences() -> None:
+def test_sentence_templates_are_filled_in() -> None:
     names = scope()
     text = "Here {rows}, there {1000 * seqlen:,}, {{braces}}."
     assert names.function(names.sentence(text))(PROBLEM, CONFIG) == (
@@ -131,7 +131,7 @@ def test_sentences() -> None:
         ("{}", "no_expression"),
     ],
 )
-def test_refused_in_a_sentence(text: str, code: str) -> None:
+def test_invalid_sentence_templates_are_refused(text: str, code: str) -> None:
     with raises(FormulaError, f"formula_{code}"):
         scope().sentence(text)
 
@@ -139,7 +139,7 @@ def test_refused_in_a_sentence(text: str, code: str) -> None:
 @pytest.mark.parametrize(
     "formula", ["ceil_div(batch * seqlen, block_n)", "round_up(batch, 7) % 5", "batch <= 100"]
 )
-def test_an_array_of_batches_goes_through_at_once(formula: str) -> None:
+def test_a_formula_accepts_an_array_of_batches(formula: str) -> None:
     shape = BatchedShape(PROBLEM)
     shape.batch = np.arange(1, 300)
     alone = [value(formula, Problem(int(b), 5, 203, 64, seqlen_kv=100)) for b in shape.batch]

@@ -43,7 +43,7 @@ def evaluator() -> Iterator[Evaluator]:
     one_in(80, list(itertools.product(CASES, SUPPORTING)), slow=108),
     ids=lambda value: value if isinstance(value, str) else value.label(),
 )
-def test_right_with_shared_heads(evaluator: Evaluator, variant: str, problem: Problem) -> None:
+def test_correct_with_shared_heads(evaluator: Evaluator, variant: str, problem: Problem) -> None:
     config = fitting_config(LADDER.by_id(variant), problem)
     request = EvaluationRequest(variant, problem, config, gpu="H100 SXM", backend="cpu")
     made = evaluator.evaluate(request).evaluation
@@ -53,7 +53,7 @@ def test_right_with_shared_heads(evaluator: Evaluator, variant: str, problem: Pr
 
 
 @pytest.mark.parametrize("variant", [v for v in LADDER if not v.gqa], ids=lambda v: v.id)
-def test_the_others_are_skipped_with_a_sentence(evaluator: Evaluator, variant: Any) -> None:
+def test_kernels_without_gqa_are_skipped_with_a_reason(evaluator: Evaluator, variant: Any) -> None:
     problem = Problem(1, 32, 16, variant.head_dims[-1], num_heads_kv=8)
     request = EvaluationRequest(variant.id, problem, gpu="H100 SXM", backend="cpu")
     made = evaluator.evaluate(request).evaluation
@@ -61,7 +61,7 @@ def test_the_others_are_skipped_with_a_sentence(evaluator: Evaluator, variant: A
     assert says(made.reason, "query_heads_share", "32", "8")
 
 
-def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_accepts_fewer_kv_heads(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["evaluate", "v08", "--heads", "8", "--heads-kv", "2", "--gpu", "L4", "--json"]
     assert main([*argv, "--backend", "cpu"]) == 0
     out = json.loads(capsys.readouterr().out)
@@ -99,7 +99,7 @@ def test_a_sweep_and_a_recommendation_take_them(
     ],
 )
 @pytest.mark.slow
-def test_a_kernel_with_the_wrong_kv_head_is_told(
+def test_a_kernel_that_reads_the_wrong_kv_head_is_diagnosed(
     evaluator: Evaluator, tmp_path: Path, kv_head: str, status: Status, name: str
 ) -> None:
     shutil.copytree(KERNELS_DIR, tmp_path / "kernels")

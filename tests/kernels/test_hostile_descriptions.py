@@ -96,7 +96,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_formula_without_a_possible_value_is_one_sentence(kind: str) -> None:
+def test_a_formula_without_a_possible_value_gives_a_one_sentence_error(kind: str) -> None:
     fields, name, facts = WRONG[kind]
     variant = own(described(**fields))
     why = variant.unsupported(PROBLEM, {})
@@ -109,12 +109,12 @@ def test_a_formula_without_a_possible_value_is_one_sentence(kind: str) -> None:
         make_plan(variant, PROBLEM, {})
 
 
-def test_the_usual_formulas_are_possible() -> None:
+def test_usual_formulas_have_possible_values() -> None:
     assert make_plan(own(described()), PROBLEM, {}).passes[0].grid == (1, 1, 1)
 
 
 @pytest.mark.parametrize("text", ["A\rB", "A\nB", "A\x1bB", "A\u202eB", "A\u2028B"])
-def test_a_macro_is_one_line_of_text_that_shows(text: str) -> None:
+def test_a_macro_is_one_line_of_visible_text(text: str) -> None:
     escaped = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
     name = "macro_value" if text == "A\nB" else "description_character"
     with raises(KernelDescriptionError, name, "mine.cu:4: "):
@@ -166,7 +166,7 @@ UNGUESSED = {
 
 
 @pytest.mark.parametrize("kind", slow_ones(9, list(UNGUESSED)))
-def test_a_megabyte_without_a_block_is_guessed_at_in_linear_time(kind: str) -> None:
+def test_a_megabyte_without_a_block_is_drafted_in_linear_time(kind: str) -> None:
     begin = time.process_time()
     with contextlib.suppress(InvalidKernel):
         assert "args = [" in draft_block(UNGUESSED[kind], Path("mine.cu"))
@@ -225,7 +225,7 @@ def outcome(text: str) -> str:
 
 
 @pytest.mark.slow
-def test_five_hundred_damaged_descriptions_end_in_sentences() -> None:
+def test_five_hundred_damaged_descriptions_give_one_sentence_errors() -> None:
     texts, read = sources(), 0
     for seed in range(500):
         rng = random.Random(seed)
@@ -242,7 +242,7 @@ def test_five_hundred_damaged_descriptions_end_in_sentences() -> None:
 
 
 @pytest.fixture
-def bad_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def broken_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use a folder with one valid own kernel and many invalid ones."""
     (tmp_path / "good.cu").write_text(described())
     for kind, (fields, *_) in WRONG.items():
@@ -253,7 +253,7 @@ def bad_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
 
 
-@pytest.mark.usefixtures("bad_neighbours")
+@pytest.mark.usefixtures("broken_kernels")
 def test_variants_are_listed_despite_bad_neighbours(capsys: pytest.CaptureFixture[str]) -> None:
     for more in ([], ["--json"]):
         assert main(["variants", *more]) == 1  # as some could not be read
@@ -263,9 +263,9 @@ def test_variants_are_listed_despite_bad_neighbours(capsys: pytest.CaptureFixtur
         assert "damaged.cu:8" in printed.out + printed.err
 
 
-@pytest.mark.usefixtures("bad_neighbours")
+@pytest.mark.usefixtures("broken_kernels")
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_bad_kernel_is_evaluated_to_a_sentence(kind: str) -> None:
+def test_evaluating_a_bad_kernel_gives_a_one_sentence_message(kind: str) -> None:
     name = kind.replace(" ", "_")
     found = evaluate(EvaluationRequest(name, PROBLEM, {}, gpu="L4", backend="cpu")).evaluation
     assert found.status is Status.SKIPPED

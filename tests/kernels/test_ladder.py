@@ -78,7 +78,7 @@ def test_header_agrees_with_the_block(variant: Variant) -> None:
 
 
 @each_variant
-def test_macros_of_the_file_are_the_tunables(variant: Variant) -> None:
+def test_macros_of_the_file_are_its_tunables_and_features(variant: Variant) -> None:
     source = variant.source.read_text(encoding="utf-8")
     code = without_comments(source)
     code = re.sub(r'"[^"\n]*"', '""', code)
@@ -156,7 +156,7 @@ def test_the_main_grid_covers_every_query_once(variant: Variant, seqlen: int) ->
 
 
 @each_variant
-def test_a_grid_beyond_cuda_is_refused_with_a_sentence(variant: Variant) -> None:
+def test_a_grid_beyond_the_limits_of_cuda_is_refused(variant: Variant) -> None:
     direction = "backward" if variant.is_backward else "forward"
     problem = Problem(65536, 1, 1, variant.head_dims[0], direction=direction)
     config = variant.default_config()
@@ -245,7 +245,7 @@ def test_scratch_and_arguments_of_splits(variant_id: str, shapes: list[tuple[int
     )
 
 
-def test_v12_says_how_many_keys_it_takes() -> None:
+def test_v12_names_the_number_of_keys_it_supports() -> None:
     v12 = by_id("v12")
     why = v12.unsupported(Problem(1, 1, 1, 64, seqlen_kv=4096), v12.default_config())
     assert says(str(why), "one_shot_keys", "here 128", "4,096", "here 1")
@@ -287,7 +287,7 @@ KEPT = 0.7  # of the parent's lines
 
 
 @each_variant
-def test_header_says_why_it_keeps_little_of_its_parent(variant: Variant) -> None:
+def test_header_explains_why_a_rung_keeps_little_of_its_parent(variant: Variant) -> None:
     """`Changed: against v10, rewritten for …` if less than 70 % of the lines are kept."""
     before = rung_before(variant)
     if before is None:
@@ -297,7 +297,7 @@ def test_header_says_why_it_keeps_little_of_its_parent(variant: Variant) -> None
     assert ("rewritten" in changed) == (kept_share(before, variant) < KEPT)
 
 
-def test_readme_says_why_a_rung_keeps_little_of_its_parent() -> None:
+def test_readme_explains_why_a_rung_keeps_little_of_its_parent() -> None:
     readme = README.read_text(encoding="utf-8")
     table = readme.split("| rung | what is rewritten |\n|---|---|\n")[1].split("\n\n")[0]
     said = [name for row in table.splitlines() for name in row.split("|")[1].strip().split(", ")]
@@ -312,7 +312,7 @@ FUNCTION = re.compile(
 )
 
 
-def test_a_function_of_many_rungs_stands_in_a_header() -> None:
+def test_a_function_of_many_rungs_is_in_a_header() -> None:
     """Functions that are equal in five rungs or more must be in a header."""
     having: dict[str, list[str]] = {}
     for variant in LADDER.every():
@@ -323,7 +323,7 @@ def test_a_function_of_many_rungs_stands_in_a_header() -> None:
     assert [rungs for rungs in having.values() if len(rungs) > 4] == []
 
 
-def test_conditions_of_archs_stand_in_one_header() -> None:
+def test_conditions_on_archs_are_in_one_header() -> None:
     asking = {
         path.name
         for path in KERNELS_DIR.glob("*.cu*")
@@ -332,7 +332,7 @@ def test_conditions_of_archs_stand_in_one_header() -> None:
     assert asking == {"arch.cuh"}
 
 
-def test_one_thread_orders_an_arrival_for_its_cta() -> None:
+def test_one_thread_signals_an_arrival_for_its_cta() -> None:
     """A fence by every thread costs more than one ordered atomic between two barriers."""
     for path in KERNELS_DIR.glob("*.cu*"):
         code = without_comments(path.read_text(encoding="utf-8"))

@@ -37,11 +37,11 @@ def _checked(cpu: CpuBackend, variant_id: str, config: dict[str, int], folder: P
         pytest.param("v20", {"block_n": 64}, marks=pytest.mark.exhaustive),
     ],
 )
-def test_scores_below_zero_that_rise(
+def test_rising_negative_scores(
     cpu: CpuBackend, variant_id: str, config: dict[str, int], tmp_path: Path
 ) -> None:
     assert _checked(cpu, variant_id, config, KERNELS_DIR).passed
-    # If the maximum is only taken for the first tile, m stays below later scores.
+    # If the maximum is computed only for the first tile, m is below later scores.
     for file in (*KERNELS_DIR.glob("*.cuh"), by_id(variant_id).source):
         shutil.copy(file, tmp_path)
     source = tmp_path / by_id(variant_id).source.name

@@ -64,7 +64,7 @@ def test_an_edited_block_changes_the_plan(folder: Folder) -> None:
     assert threads() == 128
 
 
-def test_an_edit_of_equal_size_and_time_is_seen(folder: Folder) -> None:
+def test_an_edit_of_equal_size_and_time_is_noticed(folder: Folder) -> None:
     """Some clocks tick every few milliseconds, so that two saves may have the same time."""
     assert threads() == 128
     stat = folder.v08.stat()
@@ -82,7 +82,7 @@ def test_an_edit_of_the_code_keeps_the_variant_object(folder: Folder) -> None:
     assert find_variant("v08_mma_sync") is before
 
 
-def test_a_mistake_stops_its_own_variant_only(
+def test_an_error_in_a_description_affects_only_its_variant(
     folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = find_variant("v08")
@@ -105,7 +105,7 @@ def test_a_mistake_stops_its_own_variant_only(
     assert threads() == 128
 
 
-def test_a_file_that_was_never_right_is_absent(folder: Folder) -> None:
+def test_a_file_that_was_never_valid_is_not_listed(folder: Folder) -> None:
     folder.edit(*MISTAKE)
     ladder = Ladder(folder.path)
     assert [variant.id for variant in ladder] == ["v01", "v05"]
@@ -118,7 +118,7 @@ def test_a_file_that_was_never_right_is_absent(folder: Folder) -> None:
     assert whole.error is None
 
 
-def test_files_come_and_go(folder: Folder) -> None:
+def test_added_and_removed_files_are_noticed(folder: Folder) -> None:
     assert [variant.id for variant in LADDER] == ["v01", "v05", "v08"]
     shutil.copy(folder.v08, folder.path / "v09_new.cu")
     assert LADDER.by_id("v09").name == "v09_new"
@@ -135,7 +135,7 @@ def test_arbitrary_content_gives_a_message(folder: Folder, content: bytes) -> No
     assert str(LADDER.errors[0]).startswith("v08_mma_sync.cu:1: it ")
 
 
-def test_two_files_of_one_number_are_a_mistake(folder: Folder) -> None:
+def test_two_files_of_one_number_are_an_error(folder: Folder) -> None:
     shutil.copy(folder.v08, folder.path / "v08_other.cu")
     assert [variant.name for variant in LADDER][2:] == ["v08_mma_sync"]
     assert len(LADDER.errors) == 1

@@ -42,7 +42,7 @@ def _program(causal: bool) -> str:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_head_s_cost_passes_2_to_the_31(causal: bool, tmp_path: Path) -> None:
+def test_the_cost_of_a_head_may_exceed_2_to_the_31(causal: bool, tmp_path: Path) -> None:
     source, program = tmp_path / "cost.cpp", tmp_path / "cost"
     source.write_text(_program(causal), "utf-8")
     subprocess.run([*find_toolchain().command, str(source), "-o", str(program)], check=True)

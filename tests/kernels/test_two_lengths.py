@@ -85,7 +85,7 @@ def test_the_check_build_finds_nothing(cpu: CpuBackend, variant_id: str, number:
     _assert_right(cpu, variant, _problem(variant, number), number, check=True)
 
 
-def test_only_the_variants_that_hold_all_keys_leave_lengths_out() -> None:
+def test_only_variants_that_hold_all_keys_limit_the_length() -> None:
     left_out = {
         (v.id, LENGTHS[number])
         for v in LADDER

@@ -51,7 +51,7 @@ def test_invalid_arguments_give_one_sentence(text: str) -> None:
         parse_arguments([text])
 
 
-def test_a_number_that_does_not_fit() -> None:
+def test_a_number_too_large_for_its_parameter() -> None:
     with raises(InvalidProblem, "argument_range", "300", "u8"):
         parse_arguments(["u8:300"])
 
@@ -190,7 +190,7 @@ def test_a_table_in_a_file_decides_addresses(tmp_path: Path) -> None:
         assert sectors(f"file:{path}") == 4 + rows + 4
 
 
-def test_a_table_that_cannot_be_read_and_a_third_one_are_a_sentence(tmp_path: Path) -> None:
+def test_an_unreadable_or_third_table_gives_a_message(tmp_path: Path) -> None:
     with raises(UnknownName, "file_failed", "none.bin"):
         parse_arguments([f"file:{tmp_path / 'none.bin'}"])
     (tmp_path / "t").write_bytes(bytes(8))

@@ -105,7 +105,7 @@ def watched(folder: Path, libraries: Path, *numbers: int) -> str:
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(_TIME_LIMIT_S + 100)
-def test_damaged_cubins_reach_nothing_outside_of_them(cubins: Path, tmp_path: Path) -> None:
+def test_damaged_cubins_access_nothing_out_of_bounds(cubins: Path, tmp_path: Path) -> None:
     said = watched(cubins, build_watched(tmp_path, ADDRESSES), 5, 8, 6)
     assert "5 random and 8 targeted cubins, 6 executed" in said
 
@@ -113,7 +113,7 @@ def test_damaged_cubins_reach_nothing_outside_of_them(cubins: Path, tmp_path: Pa
 @pytest.mark.exhaustive
 @pytest.mark.timeout(_TIME_LIMIT_S + 100)
 @pytest.mark.parametrize("seed", range(1, 9))
-def test_many_damaged_cubins_reach_nothing_outside_of_them(
+def test_many_damaged_cubins_access_nothing_out_of_bounds(
     cubins: Path, libraries: Path, seed: int
 ) -> None:
     """Over all seeds: 2,000 random cubins, 512 targeted ones and 800 that are executed."""

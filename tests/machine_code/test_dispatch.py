@@ -30,7 +30,7 @@ def test_an_early_sm_gets_two_of_the_last_ctas() -> None:
     assert slots(30.0).launch(1, is_cut, ENDS, 3) == 160.0
 
 
-def test_a_nearly_full_tile_counts_as_full() -> None:
+def test_a_nearly_full_query_tile_counts_as_full() -> None:
     is_cut = np.arange(8) == 0
     assert slots(-20.0).launch(60, is_cut, ENDS, 3) == 160.0
     assert slots(-20.0).launch(1, np.zeros(8), ENDS, 3) == 160.0

@@ -134,12 +134,12 @@ def divergence_stores(n: int) -> int:
 
 
 @pytest.mark.parametrize("arch", [a for a in ARCHS if a.values[0] != "sm_75"])
-def test_diverged_lanes_meet_again(arch: str, tmp_path: Path) -> None:
+def test_diverged_lanes_reconverge(arch: str, tmp_path: Path) -> None:
     analysis = counted(tmp_path, DIVERGENCE, "ptr i32:3", block=(64, 1, 1), arch=arch)
     assert launch_figures(analysis.counts).global_bytes == 2 * 4 * divergence_stores(3)
 
 
-def test_a_branch_on_loaded_data_says_so(tmp_path: Path) -> None:
+def test_a_branch_on_loaded_data_gives_a_note(tmp_path: Path) -> None:
     source = """
 extern "C" __global__ void k(const float* in, float* out) {
   if (in[threadIdx.x] > 0.5f) out[threadIdx.x] = 2.0f;
@@ -158,7 +158,7 @@ extern "C" __global__ void k(const float* in, float* out) {
         ("F* f = n & 1 ? one : two; *x = f(*x);", "perhaps_a_function_pointer", []),
     ],
 )
-def test_calls_that_leave_the_code_are_named(
+def test_calls_to_missing_code_are_named(
     tmp_path: Path, body: str, name: str, facts: list[str]
 ) -> None:
     source = f"""
@@ -172,7 +172,7 @@ extern "C" __global__ void k(float* x, int n) {{ {body} }}
 
 
 @pytest.mark.slow
-def test_shared_memory_beyond_its_end_is_one_sentence(tmp_path: Path) -> None:
+def test_an_access_past_shared_memory_gives_a_one_sentence_error(tmp_path: Path) -> None:
     source = """
 extern "C" __global__ void k(int* out, int n) {
   extern __shared__ int tile[];
@@ -187,14 +187,14 @@ extern "C" __global__ void k(int* out, int n) {
 
 
 @pytest.mark.slow
-def test_threads_that_wait_for_ever_are_one_sentence(tmp_path: Path) -> None:
+def test_a_deadlock_gives_a_one_sentence_error(tmp_path: Path) -> None:
     source = 'extern "C" __global__ void k(int* p) { asm volatile("bar.sync 1, 64;"); *p = 1; }'
     with raises(CompileError, "threads_never_arrive", "BAR"):
         counted(tmp_path, source, "ptr")
 
 
 @pytest.mark.slow
-def test_counts_of_a_launch_are_those_of_all_its_ctas(tmp_path: Path) -> None:
+def test_counts_of_a_launch_are_sums_over_its_ctas(tmp_path: Path) -> None:
     source = """
 extern "C" __global__ void k(float* p, int n, int part) {
   int row = blockIdx.x * blockDim.x + threadIdx.x;
@@ -215,7 +215,7 @@ extern "C" __global__ void k(float* p, int n, int part) {
 
 
 @pytest.mark.slow
-def test_a_trace_holds_what_was_counted(tmp_path: Path) -> None:
+def test_a_trace_agrees_with_the_counts(tmp_path: Path) -> None:
     source = """
 extern "C" __global__ void k(float* p) {
   __shared__ float tile[64];

@@ -89,7 +89,7 @@ def test_a_structure_with_a_tensor_map_runs_in_clusters(
     assert np.array_equal(out, np.float32(0.5) * tiles.reshape(-1) + given)
 
 
-def test_its_hazards_and_faults_are_found(
+def test_hazards_and_faults_of_the_executed_file_are_found(
     cubins: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = (*LAUNCH, "--check", "--json")
@@ -118,7 +118,7 @@ def test_its_hazards_and_faults_are_found(
         (("--arg", "struct:192;0=tensormap:f32[8,8]strides[1,2]box[8,8]"), "tensor_map_strides"),
     ],
 )
-def test_a_launch_that_cannot_be_is_one_sentence(
+def test_an_impossible_launch_gives_a_one_sentence_error(
     options: tuple[str, str], code: str, cubins: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = () if options[0] == "--arg" else ("--arg", PARAMETERS)
@@ -128,7 +128,7 @@ def test_a_launch_that_cannot_be_is_one_sentence(
     assert says(error, code)
 
 
-def test_clusters_are_of_hopper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clusters_need_hopper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "k.cu"
     source.write_text('extern "C" __global__ void k() {}')
     options = ("--grid", "2", "--block", "32", "--cluster", "2")
@@ -138,7 +138,7 @@ def test_clusters_are_of_hopper(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert says(capsys.readouterr().err, "sass_flag_of_execution")
 
 
-def test_a_structure_of_a_files_bytes(tmp_path: Path) -> None:
+def test_a_structure_may_be_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "p.bin"
     path.write_bytes(bytes(range(24)))
     (data,), contents = arguments_and_memory([f"struct:{path};8=ptr:f16[3]; 16=i16:-1"])

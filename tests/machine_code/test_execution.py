@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_feature_cases import GROUPS, LANES, Group
-from fitting import fitting_config, is_taken
+from fitting import fitting_config, is_supported
 from numpy.typing import NDArray
 from slow_cases import one_in
 from words import says
@@ -67,7 +67,7 @@ def table() -> list[tuple[str, str, Problem]]:
                     continue
                 full = Problem(1, 4, 70, 64, num_heads_kv=2, causal=True, dtype=dtype)
                 candidates = (full, replace(full, num_heads_kv=None))
-                problem = next(c for c in candidates if is_taken(variant, c))
+                problem = next(c for c in candidates if is_supported(variant, c))
                 rows.append((variant.id, device.arch, problem))
     return rows
 
@@ -80,7 +80,7 @@ TABLE = [*table(), *(("v14", arch, DECODE) for arch in ("sm_75", "sm_120"))]
     [*RIGHT, *one_in(len(TABLE) + 1, TABLE, offset=len(TABLE), slow=28)],
     ids=str,
 )
-def test_a_rung_is_right(variant: str, arch: str, problem: Problem) -> None:
+def test_machine_code_of_a_rung_is_correct(variant: str, arch: str, problem: Problem) -> None:
     kernel = LADDER.by_id(variant)
     plan, inputs = make_plan(kernel, problem, fitting_config(kernel, problem)), make_inputs(problem)
     result = MachineCodeBackend().run(plan, inputs, RunOptions(arch=arch))
@@ -193,7 +193,7 @@ def test_some_ctas_are_executed_ahead(variant: str) -> None:
     assert check_against(prepared.expected.result(), result)[0].passed
 
 
-def test_a_part_is_judged_as_it_is(tmp_path: Path) -> None:
+def test_a_partial_execution_is_checked(tmp_path: Path) -> None:
     kernel = LADDER.by_id("v08")
     source = tmp_path / kernel.source.name
     for header in kernel.source.parent.glob("*.cuh"):
@@ -209,7 +209,7 @@ def test_a_part_is_judged_as_it_is(tmp_path: Path) -> None:
     assert not check_against(prepared.expected.result(), result)[0].passed
 
 
-def test_clusters_share_their_memory() -> None:
+def test_ctas_of_a_cluster_share_memory() -> None:
     """v14's CTAs read one another's shared memory where a cluster fuses the splits."""
     config = LADDER.by_id("v14").default_config() | {"num_splits": 4, "cluster_size": 4}
     plan, inputs = make_plan(LADDER.by_id("v14"), DECODE, config), make_inputs(DECODE)
@@ -220,7 +220,7 @@ def test_clusters_share_their_memory() -> None:
 
 
 @pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.exhaustive), True])
-def test_two_ctas_load_each_others_keys(causal: bool) -> None:
+def test_two_ctas_of_a_cluster_load_each_others_keys(causal: bool) -> None:
     """v19's pairs by multicast, the last of an odd number of query tiles among them."""
     problem = Problem(1, 4, 300, 64, causal, "bfloat16", num_heads_kv=2)
     chosen = {"cluster_size": 2, "num_ctas": 4, "block_n": 64}
@@ -288,7 +288,7 @@ def _marks(group: int, arch: str) -> list[pytest.MarkDecorator]:
         for arch in ("sm_75", "sm_80", "sm_90", "sm_120")
     ],
 )
-def test_a_feature_is_right_or_refused(group: Group, arch: str, tmp_path: Path) -> None:
+def test_a_feature_is_correct_or_refused(group: Group, arch: str, tmp_path: Path) -> None:
     if group.ctas > 1 and int(arch[3:]) < 90:
         pytest.skip("a cluster needs sm_90")
     for name, answer in answers(group, list(group.features), arch, tmp_path).items():

@@ -37,15 +37,15 @@ from kernels.ladder import by_id
 from tests.machine_code.small_kernels import counted
 
 KERNEL = Path(__file__).parent / "kernels" / "tile_order.cu"
-TWO_AXES, ROWS, GROUPED, STAYING = range(4)
-GPU = "A40"  # 6 MiB of L2; on an A10 CTAs of the first keep step, and 9 % of their time hangs on it
+TWO_AXES, ROWS, GROUPED, PERSISTENT = range(4)
+GPU = "A40"  # 6 MiB of L2; on an A10 the CTAs may run in step, which changes their time by 9 %
 
 
 def timed(order: int, size: int) -> TimedLaunch:
     device = find_device(GPU)
     cubin = compile_kernel(KERNEL, (("ORDER", str(order)),), device.arch, ("gemm",)).cubin
     tiles = size // 64
-    grid = {TWO_AXES: (tiles, tiles, 1), STAYING: (device.num_sms or 1, 1, 1)}
+    grid = {TWO_AXES: (tiles, tiles, 1), PERSISTENT: (device.num_sms or 1, 1, 1)}
     arguments = parse_arguments(["ptr", "ptr", "ptr", f"i32:{size}"])
     launch = Launch(grid.get(order, (tiles * tiles, 1, 1)), (256, 1, 1), 0, arguments)
     return time_launch(analyse(cubin, None, launch), device, quick=True)
@@ -56,14 +56,14 @@ def timed(order: int, size: int) -> TimedLaunch:
     [
         (ROWS, 768),
         pytest.param(GROUPED, 768, marks=pytest.mark.slow),
-        pytest.param(STAYING, 768, marks=pytest.mark.exhaustive),
+        pytest.param(PERSISTENT, 768, marks=pytest.mark.exhaustive),
     ],
 )
 def test_any_mapping_from_block_index_to_tile_touches_the_same(order: int, size: int) -> None:
     plain, mapped = timed(TWO_AXES, size), timed(order, size)
     assert plain.touched_bytes == 3 * size * size * 4
     assert mapped.touched_bytes == pytest.approx(plain.touched_bytes, rel=0.05)
-    if order != STAYING:
+    if order != PERSISTENT:
         assert mapped.simulated.dram_us == pytest.approx(plain.simulated.dram_us, rel=0.05)
     if order == ROWS:
         us = mapped.simulated.latency.median_us
@@ -82,7 +82,7 @@ extern "C" __global__ void k(const float4* in, const float4* table, float4* out,
 """
 
 
-def test_tiles_that_only_some_persistent_ctas_take_are_touched_too(tmp_path: Path) -> None:
+def test_tiles_of_some_persistent_ctas_only_are_counted(tmp_path: Path) -> None:
     device, tiles, tile_bytes = find_device("T4"), 60, 3000 * 16
     asked = f"ptr ptr ptr i32:{tiles}"
     code = counted(tmp_path, UNEVEN, asked, (40, 1, 1), (256, 1, 1), device.arch)
@@ -102,7 +102,7 @@ extern "C" __global__ void k(const float* in, float* out) {
 """
 
 
-def test_ctas_that_read_less_of_the_same_read_nothing_else(tmp_path: Path) -> None:
+def test_shorter_ctas_share_the_bytes_of_longer_ones(tmp_path: Path) -> None:
     tiles, rows = 24, 3
     code = counted(tmp_path, PREFIXES, "ptr ptr", (tiles, rows, 1), (128, 1, 1), "sm_86")
     emulator = Emulator(code.program, code.entry, code.launch)
@@ -122,7 +122,7 @@ extern "C" __global__ void k(const float* in, float* out, int n, int part) {
 """
 
 
-def test_a_last_cta_with_less_to_do_takes_no_bytes_from_the_others(tmp_path: Path) -> None:
+def test_a_shorter_last_cta_does_not_change_the_bytes_of_the_others(tmp_path: Path) -> None:
     ctas, part = 40, 1024
     for last in (part // 3, 1):
         n = (ctas - 1) * part + last
@@ -189,7 +189,7 @@ def test_a_listed_order_is_followed_wave_by_wave() -> None:
         ((1, 4, 6), (1, 1, 6)),
     ],
 )
-def test_heads_of_the_first_ctas_are_those_of_their_places(
+def test_heads_of_the_first_ctas_follow_their_indices(
     grid: tuple[int, int, int], shares: tuple[int, int, int]
 ) -> None:
     order = KvOrder(grid, shares)
@@ -218,7 +218,7 @@ def test_a_cold_launch_reads_each_unit_once_and_leaves_what_it_writes_in_l2() ->
     assert persistent_traffic(together, 20_000, is_cold=True).dram_bytes == 7500
 
 
-def test_persistent_ctas_read_again_what_l2_did_not_keep() -> None:
+def test_persistent_ctas_read_evicted_data_again() -> None:
     touch = PersistentTouch(10_000, 2500, ((3000, 2000), (1000, 9000)))
     assert persistent_traffic(touch, 20_000).dram_bytes == 0
     assert persistent_traffic(touch, 9000).dram_bytes == 10_000
@@ -228,7 +228,7 @@ def test_persistent_ctas_read_again_what_l2_did_not_keep() -> None:
 
 
 @pytest.mark.parametrize("ctas", [1 << 14, 64])
-def test_what_is_stored_is_told_from_what_is_loaded(tmp_path: Path, ctas: int) -> None:
+def test_stored_and_loaded_bytes_are_distinguished(tmp_path: Path, ctas: int) -> None:
     """64 MiB are copied, by CTAs of one piece each and by persistent ones."""
     source = """extern "C" __global__ void k(const uint4* a, uint4* b, int n) {
         for (int i = blockIdx.x * 256 + threadIdx.x; i < n; i += gridDim.x * 256) b[i] = a[i]; }"""
@@ -244,7 +244,7 @@ def test_what_is_stored_is_told_from_what_is_loaded(tmp_path: Path, ctas: int) -
 
 
 @pytest.mark.exhaustive
-def test_persistent_ctas_too_long_to_follow_move_their_tensors(
+def test_very_long_persistent_ctas_count_the_bytes_of_their_tensors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(footprint, "_MAX_PERSISTENT_STEPS", 0)
@@ -260,10 +260,10 @@ def test_persistent_ctas_too_long_to_follow_move_their_tensors(
 
 
 @pytest.mark.slow
-def test_ctas_too_long_to_be_run_each_are_interpolated() -> None:
+def test_bytes_of_long_ctas_are_interpolated() -> None:
     device = find_device(GPU)
     cubin = read_cubin(
-        compile_kernel(KERNEL, (("ORDER", str(STAYING)),), device.arch, ("gemm",)).cubin
+        compile_kernel(KERNEL, (("ORDER", str(PERSISTENT)),), device.arch, ("gemm",)).cubin
     )
     (name,) = cubin.entries
     arguments = parse_arguments(["ptr", "ptr", "ptr", "i32:512"])

@@ -119,7 +119,7 @@ extern "C" __global__ void halve_{kind}{relu}(const unsigned* x, unsigned short*
 
 @pytest.mark.parametrize("relu", ["", "_relu"])
 @pytest.mark.parametrize(("arch", "kind"), tuple(product((*ARCHS, "sm_100a"), FORMATS)))
-def test_e4m3_bytes_convert_to_half(arch: str, kind: str, relu: str) -> None:
+def test_e4m3_bytes_are_converted_to_half(arch: str, kind: str, relu: str) -> None:
     x, y = np.arange(256, dtype=np.uint8), np.zeros(256, np.uint16)
     run(CONVERSIONS, arch, [x, y], entry=f"widen_{kind}{relu}", threads=64)
     expected = TABLES[kind]
@@ -146,7 +146,7 @@ def numbers() -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("relu", ["", "_relu"])
 @pytest.mark.parametrize(("arch", "kind"), tuple(product(ARCHS, FORMATS)))
-def test_floats_become_bytes_by_fours(arch: str, kind: str, relu: str) -> None:
+def test_four_floats_are_converted_to_bytes(arch: str, kind: str, relu: str) -> None:
     x = numbers()
     y = np.zeros(len(x), np.uint8)
     run(CONVERSIONS, arch, [x, y], entry=f"narrow_{kind}{relu}", grid=len(x) // 128)
@@ -155,14 +155,14 @@ def test_floats_become_bytes_by_fours(arch: str, kind: str, relu: str) -> None:
 
 
 @pytest.mark.parametrize(("arch", "kind"), tuple(product(ARCHS, FORMATS)))
-def test_halves_become_bytes(arch: str, kind: str) -> None:
+def test_every_half_is_converted_to_a_byte(arch: str, kind: str) -> None:
     """All 65,536 of them."""
     x, y = np.arange(65536, dtype=np.uint16), np.zeros(65536, np.uint8)
     run(CONVERSIONS, arch, [x, y], entry=f"halve_{kind}", threads=128, grid=256)
     np.testing.assert_array_equal(y, bytes_of(x.view(np.float16).astype(np.float64), kind))
 
 
-def test_bfloats_become_bytes_in_one_instruction() -> None:
+def test_bfloat16_is_converted_to_bytes_by_one_instruction() -> None:
     source = """#include <cuda_fp8.h>
 extern "C" __global__ void k(const unsigned* x, unsigned short* y) {
     int t = blockIdx.x * 128 + threadIdx.x;
@@ -428,7 +428,9 @@ def test_products_of_a_warpgroup(
         ),
     ],
 )
-def test_other_formats_are_a_sentence(arch: str, body: str, name: str, facts: list[str]) -> None:
+def test_other_fp8_formats_are_refused_with_a_message(
+    arch: str, body: str, name: str, facts: list[str]
+) -> None:
     source = f"""extern "C" __global__ void k(const float* x, unsigned short* y) {{
     unsigned short r; {body} y[threadIdx.x] = r;
 }}"""
@@ -453,7 +455,7 @@ def test_conversions_and_products_are_counted(arch: str, products: int, tmp_path
     assert launch_figures(analysis.counts).tensor_math == products
 
 
-def test_products_of_bytes_take_half_the_time_of_those_of_halves() -> None:
+def test_fp8_products_take_half_the_time_of_fp16_products() -> None:
     """In the simulation, tensor cores execute twice as many FP8 products per cycle."""
 
     def fmas(source: str, arch: str, entry: str) -> set[float]:

@@ -142,7 +142,7 @@ extern "C" __global__ void copied_without_waiting(float* x) {
         for (int b = 0; b < gridDim.x; b++) sum += x[256 * b + 255 - T];       \\
         x[256 * gridDim.x + T] = sum;                                          \\
     }
-BY_THE_LAST(told_and_heard, __threadfence(), __syncthreads(), , __threadfence())
+BY_THE_LAST(fenced_by_both_sides, __threadfence(), __syncthreads(), , __threadfence())
 BY_THE_LAST(by_one_thread, , __syncthreads(), __threadfence(), )
 BY_THE_LAST(not_told, , __syncthreads(), , __threadfence())
 BY_THE_LAST(not_heard, __threadfence(), __syncthreads(), , )
@@ -166,8 +166,8 @@ extern "C" __global__ void of_the_neighbour(float* x, int* n) {
 }
 extern "C" __global__ void summed(float* x, int* n) { atomicAdd(x + T, 1.0f); }
 """
-APART = ("told_and_heard", "by_one_thread", "summed")  # correctly ordered between CTAs
-NOT_APART = (
+ORDERED_CTAS = ("fenced_by_both_sides", "by_one_thread", "summed")  # correctly ordered between CTAs
+UNORDERED_CTAS = (
     *("not_told", "not_heard", "told_too_early", "without_a_barrier", "told_within_the_cta"),
     *("overlapping", "of_the_neighbour"),
 )
@@ -186,7 +186,9 @@ def cubin_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hazards")
     source = folder / "k.cu"
     source.write_text(SOURCE)
-    made = compile_kernel(source, (), "sm_80", (*RIGHT, *WRONG, *APART, *NOT_APART, "in_pairs"))
+    made = compile_kernel(
+        source, (), "sm_80", (*RIGHT, *WRONG, *ORDERED_CTAS, *UNORDERED_CTAS, "in_pairs")
+    )
     path = folder / "k.cubin"
     path.write_bytes(made.cubin)
     return path
@@ -311,12 +313,12 @@ def test_a_copy_without_wait_is_a_hazard(cubin_file: Path) -> None:
 # ---- global memory, between CTAs ----
 
 
-@pytest.mark.parametrize("kernel", APART)
+@pytest.mark.parametrize("kernel", ORDERED_CTAS)
 def test_accesses_ordered_by_fences_are_no_hazard(cubin_file: Path, kernel: str) -> None:
     assert found_in(cubin_file, kernel, ctas=3) == []
 
 
-def test_threads_of_the_host_pass_clocks_on_in_the_order_of_memory(cubin_file: Path) -> None:
+def test_atomics_of_two_host_threads_order_the_accesses_of_ctas(cubin_file: Path) -> None:
     """Thousands of pairs of CTAs, so that atomics of two host threads coincide."""
     cubin = read_cubin(cubin_file.read_bytes())
     pairs = 20_000
@@ -339,7 +341,7 @@ def test_threads_of_the_host_pass_clocks_on_in_the_order_of_memory(cubin_file: P
     assert (x[2 * pairs :] == 2 * np.arange(32)).all()
 
 
-@pytest.mark.parametrize("kernel", NOT_APART)
+@pytest.mark.parametrize("kernel", UNORDERED_CTAS)
 def test_accesses_without_fences_are_a_hazard(cubin_file: Path, kernel: str) -> None:
     hazards = [h for h in found_in(cubin_file, kernel, ctas=3) if h.buffer]
     assert {h.buffer for h in hazards} == {"x"}
@@ -392,7 +394,7 @@ def test_any_cubin_is_executed_and_checked(
         ("--arg", "ptr:4096", "--gpu", "T4"),  # for another arch than it was compiled for
     ],
 )
-def test_bad_usage_is_one_sentence(
+def test_bad_usage_gives_a_one_sentence_error(
     wrong: tuple[str, ...],
     cubin_file: Path,
     capsys: pytest.CaptureFixture[str],
@@ -465,7 +467,7 @@ _QUICKEST = next(n for n, (variant, _) in enumerate(_BY_COMPILER) if variant == 
     ],
     ids=str,
 )
-def test_machine_code_alone_finds_what_the_compiler_made(
+def test_bugs_added_by_the_compiler_are_found_in_machine_code(
     variant: str, bug: Mutation, tmp_path: Path
 ) -> None:
     with untimed() as evaluator:
@@ -502,7 +504,7 @@ def test_a_planted_bug_is_found(variant: str, bug: str, said: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_differences_to_the_host_build_name_element_and_instruction() -> None:
+def test_differences_from_the_host_build_name_element_and_instruction() -> None:
     variant = LADDER.by_id("v02")
     problem = Problem(1, 2, 33, 32)
     plan, inputs = make_plan(variant, problem, variant.default_config()), make_inputs(problem)

@@ -41,7 +41,7 @@ def timed(program: Program, trace: CtaTrace, ctas: int = 1) -> SmTiming:
 
 
 @pytest.mark.slow
-def test_two_consumer_groups_share_the_tiles_that_one_producer_brings() -> None:
+def test_two_consumer_groups_share_the_tiles_of_one_producer() -> None:
     times = {}
     for consumers in (1, 2):
         program, trace = attention(consumers)

@@ -46,7 +46,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) k(volatile int* data) {
         )
 
 
-def test_an_mbarrier_waits_for_bytes_that_are_only_expected(tmp_path: Path) -> None:
+def test_an_mbarrier_waits_for_expected_bytes(tmp_path: Path) -> None:
     """expect_tx and complete_tx do not count as arrivals."""
     test = """{
         int done;
@@ -79,7 +79,7 @@ def test_an_mbarrier_waits_for_bytes_that_are_only_expected(tmp_path: Path) -> N
         assert executed(tmp_path, body, arch=arch).tolist() == [0] * 32 + [1] * 32
 
 
-def test_lanes_arrive_at_mbarriers_of_their_own(tmp_path: Path) -> None:
+def test_each_lane_arrives_at_its_own_mbarrier(tmp_path: Path) -> None:
     body = """
     __shared__ __align__(8) unsigned long long bars[4];
     unsigned at = (unsigned)__cvta_generic_to_shared(&bars[threadIdx.x / 8]);
@@ -127,7 +127,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* data) {
 
 
 @pytest.mark.parametrize("mask", [1, 2, 3])
-def test_a_multicast_brings_its_tile_to_the_ctas_of_its_mask(mask: int, tmp_path: Path) -> None:
+def test_a_multicast_copies_its_tile_to_the_ctas_of_its_mask(mask: int, tmp_path: Path) -> None:
     path = tmp_path / "k.cu"
     path.write_text(
         """

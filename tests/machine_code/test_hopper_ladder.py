@@ -50,7 +50,7 @@ def others() -> list[tuple[Variant, int, bool, dict[str, int]]]:
     ],
     ids=lambda value: getattr(value, "id", str(value)),
 )
-def test_products_run_on_and_registers_move_as_planned(
+def test_wgmma_is_not_serialized_and_register_counts_change_as_written(
     variant: Variant, head_dim: int, causal: bool, config: dict[str, int]
 ) -> None:
     plan = make_plan(variant, problem_of(variant, head_dim, causal), config)

@@ -40,7 +40,7 @@ k:
 """
 
 
-def test_an_instruction_is_read_whole() -> None:
+def test_all_fields_of_an_instruction_are_read() -> None:
     load, add, branch, _ = parse_listing(LISTING)["k"]
     assert (load.opcode, load.modifiers, load.operands) == (
         "LDS",
@@ -84,7 +84,7 @@ def test_control_bits() -> None:
         ('R4 -0x610  (*"A .L_1,.L_2"*)', ('R4 -0x610  (*"A .L_1,.L_2"*)',)),
     ],
 )
-def test_operands_part_at_commas_outside_brackets(text: str, parts: tuple[str, ...]) -> None:
+def test_operands_are_split_at_commas_outside_brackets(text: str, parts: tuple[str, ...]) -> None:
     assert split_operands(text) == parts
 
 

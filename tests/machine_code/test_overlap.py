@@ -64,7 +64,7 @@ def _of_plan(plan: LaunchPlan, arch: str) -> tuple[Overlap, ...]:
 @pytest.mark.parametrize(
     ("variant", "head_dim", "arch", "what", "least"), one_in(9, CLAIMS, offset=0, slow=9)
 )
-def test_what_a_kernel_claims_to_overlap_does(
+def test_work_that_a_header_calls_overlapped_is_overlapped(
     variant: str, head_dim: int, arch: str, what: str, least: float, causal: bool
 ) -> None:
     found = [o for o in _of_plan(_plan(variant, head_dim, causal), arch) if o.what == what]
@@ -81,7 +81,7 @@ def test_what_a_kernel_claims_to_overlap_does(
         pytest.param(128, {"block_n": 160}, marks=pytest.mark.exhaustive),
     ],
 )
-def test_v19_overlaps_with_wide_tiles_and_a_rescale_now_and_then(
+def test_v19_overlaps_with_wide_tiles_and_conditional_rescaling(
     head_dim: int, config: dict[str, int]
 ) -> None:
     variant = by_id("v19")
@@ -93,9 +93,7 @@ def test_v19_overlaps_with_wide_tiles_and_a_rescale_now_and_then(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_a_wait_that_ptxas_may_move_up_loses_the_overlap_of_v18(
-    head_dim: int, tmp_path: Path
-) -> None:
+def test_a_wait_that_ptxas_hoists_removes_the_overlap_of_v18(head_dim: int, tmp_path: Path) -> None:
     """Without the branch between the softmax and the wait for O, as in an earlier v18."""
     for path in KERNELS_DIR.glob("*.cuh"):
         shutil.copy(path, tmp_path)
@@ -110,7 +108,7 @@ def test_a_wait_that_ptxas_may_move_up_loses_the_overlap_of_v18(
     assert (lost.what, lost.beside, lost.of) == (EXP2, 0, 66)
 
 
-def test_one_softmax_after_the_products_is_beside_nothing() -> None:
+def test_a_softmax_after_the_products_overlaps_nothing() -> None:
     (v16,) = _of_plan(_plan("v16", 64), "sm_90")
     assert v16.beside == 0 < v16.of
     assert str(v16).startswith(f"{EXP2}: 0 of 66 (loop at v16")
@@ -151,13 +149,13 @@ def _beside(*lines: str) -> list[tuple[int, int]]:
     return [(o.beside, o.of) for o in overlaps(_program(*lines, "@P1 BRA 0", "EXIT"))]
 
 
-def test_waits_end_what_is_in_flight() -> None:
+def test_a_wait_ends_work_in_flight() -> None:
     assert _beside(*LOOP, WAIT_0) == [(1, 1)]
     assert _beside(*LOOP[:3], WAIT_0, *LOOP[3:]) == [(0, 1)]
     assert _beside("HGMMA R0", "MUFU.EX2 R1", "HGMMA R0, gsb0", WAIT_0) == [(1, 1)]
 
 
-def test_every_way_counts() -> None:
+def test_every_path_through_the_code_counts() -> None:
     assert _beside(*LOOP[:3], f"@P0 {WAIT_0}", *LOOP[3:], WAIT_0) == [(0, 1)]
     # The wait is on one of two paths to the exponentials.
     around = (*LOOP[:3], "@P0 BRA 5", WAIT_0, "MUFU.EX2 R1", WAIT_0)
@@ -168,7 +166,7 @@ def test_every_way_counts() -> None:
     assert (found.beside, found.of) == (1, 1)
 
 
-def test_copies_beside_products() -> None:
+def test_copies_overlap_products() -> None:
     ring = ("LDGSTS [R1]", "LDGDEPBAR", "HMMA R0", "HMMA R0", "DEPBAR.LE SB0, 0x1", "HMMA R0")
     (found,) = overlaps(_program(*ring, "@P1 BRA 0", "EXIT"))
     assert (found.what, found.beside, found.of) == (COPIES, 3, 3)
@@ -176,11 +174,11 @@ def test_copies_beside_products() -> None:
     assert (none.beside, none.of) == (0, 3)
 
 
-def test_code_that_never_ran_is_left_out() -> None:
+def test_code_that_was_not_executed_is_left_out() -> None:
     program = _program(*LOOP, WAIT_0, "@P1 BRA 0", "EXIT")
     assert overlaps(program, np.zeros(8, np.int64)) == ()
     assert overlaps(program, np.ones(8, np.int64)) == overlaps(program)
 
 
-def test_code_without_products_has_none() -> None:
+def test_code_without_products_has_no_overlap() -> None:
     assert overlaps(_program("MUFU.EX2 R1", "@P0 BRA 0", "EXIT")) == ()

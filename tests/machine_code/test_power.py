@@ -69,7 +69,7 @@ def test_published_clocks_under_load(
     assert found.clock_mhz == pytest.approx(mhz, rel=within)
 
 
-def test_less_work_is_faster_and_a_lower_limit_slower() -> None:
+def test_the_clock_rises_with_less_work_and_falls_with_a_lower_limit() -> None:
     device = find_device("H200")
     busy, half = (sustained_clock(device, gemm(device, share)) for share in (0.9, 0.45))
     assert busy is not None
@@ -86,7 +86,7 @@ def test_less_work_is_faster_and_a_lower_limit_slower() -> None:
     assert taken == sorted(taken, key=float)
 
 
-def test_a_card_that_goes_beyond_its_data_sheet() -> None:
+def test_a_card_that_exceeds_its_boost_clock() -> None:
     device = find_device("RTX 5090")
     light, heavy = (sustained_clock(device, gemm(device, share)) for share in (0.2, 0.95))
     assert light is not None
@@ -98,7 +98,7 @@ def test_a_card_that_goes_beyond_its_data_sheet() -> None:
     assert 2200 < held.clock_mhz < heavy.clock_mhz
 
 
-def test_no_limit_is_known_for_some() -> None:
+def test_some_gpus_have_no_known_power_limit() -> None:
     device = find_device("GH200")
     assert sustained_clock(device, gemm(device, 0.9)) is None
 
@@ -117,7 +117,7 @@ def test_peaks_scale_with_the_clock_and_memory_does_not() -> None:
 
 
 @pytest.mark.slow
-def test_a_launch_says_its_clock_and_takes_as_many_cycles_at_any() -> None:
+def test_a_launch_names_its_clock_and_takes_equal_cycles_at_each() -> None:
     source = Path(__file__).parent / "kernels" / "tile_order.cu"
     device = find_device("A10")
     cubin = compile_kernel(source, (("ORDER", "0"),), device.arch, ("gemm",)).cubin
@@ -147,7 +147,7 @@ def test_a_launch_says_its_clock_and_takes_as_many_cycles_at_any() -> None:
     assert "(--clock sustained" in clock_note(poor, [analysis], [boost])
 
 
-def test_a_prediction_says_what_the_power_limit_leaves_of_it() -> None:
+def test_a_prediction_names_the_time_under_the_power_limit() -> None:
     device = find_device("H100 SXM")
     heavy, light = gemm(device, 0.9), gemm(device, 0.1)
     mhz = sustained_clock(device, heavy).clock_mhz

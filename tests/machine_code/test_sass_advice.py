@@ -298,7 +298,7 @@ def test_a_clean_kernel_has_no_advice(tmp_path: Path) -> None:
         ("v18", "H200", {"tensor_idle"}),
     ],
 )
-def test_the_ladder_has_no_advice_but_what_its_next_step_mends(
+def test_the_ladder_gets_only_advice_that_its_next_rung_follows(
     variant: str, gpu: str, named: set[AdviceKind]
 ) -> None:
     device = find_device(gpu)

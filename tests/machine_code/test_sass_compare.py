@@ -44,12 +44,12 @@ def test_lines_that_moved_and_registers_that_changed_are_no_difference() -> None
     assert pairs == ((0, 0, True), (-1, 1, False), (1, 2, True), (2, 3, True))
 
 
-def test_another_instruction_in_the_same_place_stands_beside_the_first() -> None:
+def test_changed_instructions_are_shown_side_by_side() -> None:
     first, second = listing([("LDG.E R4, [R2]", 2)]), listing([("LDG.E.128 R4, [R2]", 2)])
     assert align(first, second, (BEFORE, BEFORE)) == ((0, 0, False),)
 
 
-def test_counts_that_one_lacks_are_kept_and_those_that_are_0_in_both_are_not() -> None:
+def test_counts_of_one_side_are_listed_and_zero_counts_are_not() -> None:
     first = report(Count("on fma", 10), Count("MUFU", 0), Count("on tensor", 3))
     second = report(Count("on fma", 20), Count("MUFU", 0), Count("on xu", 4))
     pairs = [(p.name, p.first, p.second) for p in compare_counts(first, second)]

@@ -15,18 +15,18 @@ COSTS = np.array([[0.0, 60.0, 100.0]])  # one kind: 60 cycles alone, two togethe
 START = np.zeros(3)
 
 
-def test_of_slots_that_fall_free_together_each_sm_fills_one_first() -> None:
+def test_ctas_are_spread_over_sms_with_free_slots() -> None:
     # Three SMs with two CTAs each, then two more: each alone on an SM, not both on the first.
     assert share_sms(np.zeros(8), COSTS, COSTS, START, 3) == pytest.approx(160.0)
     assert share_sms(np.zeros(10), COSTS, COSTS, START, 3) == pytest.approx(200.0)
 
 
-def test_ctas_that_start_at_once_may_be_done_one_behind_the_other() -> None:
+def test_concurrent_ctas_may_end_at_different_times() -> None:
     # The first ends after 90; the second 20 later, beside a third, which then continues alone.
     cycles = share_sms(np.zeros(3), COSTS, COSTS, START, first_work=(0.9, 1.1))
     assert cycles == pytest.approx(110.0 + 0.8 * 60.0)
 
 
-def test_a_cta_alone_on_its_sm_takes_what_it_takes() -> None:
+def test_a_cta_alone_on_its_sm_takes_its_own_time() -> None:
     assert share_sms(np.zeros(3), COSTS, COSTS, START, 3, spread=0.2) == pytest.approx(60.0)
     assert share_sms(np.zeros(6), COSTS, COSTS, START, 3, spread=0.2) > 101.0

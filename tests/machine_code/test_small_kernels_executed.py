@@ -143,7 +143,7 @@ SHUFFLE = """__device__ __noinline__ int of_partner(int value) {
 }"""
 
 
-def test_lanes_that_parted_meet_again_at_a_shuffle(tmp_path: Path) -> None:
+def test_diverged_lanes_reconverge_at_a_shuffle(tmp_path: Path) -> None:
     """They reach it one after the other, from two calls of one function."""
     body = """
     int lane = threadIdx.x, got;
@@ -163,7 +163,7 @@ def test_a_shuffle_whose_mask_lacks_a_lane_that_executes_it(tmp_path: Path) -> N
         executed(tmp_path, body, top=top, arch="sm_90")
 
 
-def test_a_copy_that_is_not_waited_for_has_not_come(tmp_path: Path) -> None:
+def test_a_copy_without_a_wait_has_not_arrived(tmp_path: Path) -> None:
     """cp.async writes at its wait, the latest time that PTX allows."""
     body = """
     __shared__ __align__(16) int s[128];
@@ -215,7 +215,7 @@ def test_a_copy_of_fewer_bytes_fills_up_with_zeros(arch: str, width: int, tmp_pa
     assert executed(tmp_path, body, arch=arch)[32:].tolist() == [1] * 32
 
 
-def test_what_nobody_wrote_is_no_number(tmp_path: Path) -> None:
+def test_unwritten_memory_is_nan(tmp_path: Path) -> None:
     """Registers, local and shared memory hold nothing of an earlier launch."""
     body = """
     float never;
@@ -241,7 +241,7 @@ def test_an_indirect_call_is_refused_only_when_executed(tmp_path: Path) -> None:
         executed(tmp_path, body.replace("{number}", "64"), top=top)
 
 
-def test_what_nothing_orders_ends_otherwise_in_reverse(tmp_path: Path) -> None:
+def test_unordered_code_has_another_result_in_reverse_order(tmp_path: Path) -> None:
     """Two warps without a barrier between them, and two CTAs that write one word.
 
     With one host thread, as with two either CTA may write last.
@@ -279,7 +279,7 @@ def test_variables_of_the_module_keep_their_values(tmp_path: Path) -> None:
         assert executed(tmp_path, body, arch=arch, top=top)[:32].tolist() == expected
 
 
-def test_floats_are_added_to_by_several_threads_of_the_host_at_once(tmp_path: Path) -> None:
+def test_float_atomics_of_several_host_threads_are_complete(tmp_path: Path) -> None:
     body = """
     float* const sums = (float*)data;
     if (blockIdx.x == 0) sums[threadIdx.x & 7] = -0.0f;
@@ -313,7 +313,7 @@ def test_local_memory_has_generic_addresses_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
-def test_least_and_greatest_with_and_without_lanes_switched_off(arch: str, tmp_path: Path) -> None:
+def test_minimum_and_maximum_with_and_without_inactive_lanes(arch: str, tmp_path: Path) -> None:
     """The emulator has separate paths for all lanes and for some of them."""
     body = (
         "const int far = threadIdx.x % 5 ? 1 : 1 << 27;\n"
@@ -371,9 +371,7 @@ __device__ __noinline__ unsigned mixed(unsigned x) {
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
 @pytest.mark.parametrize("lanes", ["true", "t % 3 == 1", "t > 20", "t == 9"])
-def test_lanes_that_are_switched_off_keep_what_they_have(
-    arch: str, lanes: str, tmp_path: Path
-) -> None:
+def test_inactive_lanes_keep_their_registers(arch: str, lanes: str, tmp_path: Path) -> None:
     body = f"int t = threadIdx.x; if ({lanes}) data[t] = mixed(data[t]) + 7 * data[t + 32];"
     data = executed(tmp_path, body, arch=arch, top=MIXED)
     condition = lanes.replace("true", "True")
@@ -399,9 +397,7 @@ def instruction(opcode: str, *operands: str, predicate: str = "") -> Instruction
     ],
     ids=str,
 )
-def test_lanes_that_are_switched_off_keep_their_predicate(
-    writes: Instruction, tmp_path: Path
-) -> None:
+def test_inactive_lanes_keep_their_predicate(writes: Instruction, tmp_path: Path) -> None:
     """No compiler can be made to emit such code, so it is put between a load and a store."""
     data = np.arange(64, dtype=np.int32)
     path = tmp_path / "k.cu"

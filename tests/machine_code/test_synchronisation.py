@@ -85,7 +85,7 @@ def traced(analysis: Analysis) -> tuple[CtaTrace, float]:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", pytest.param("sm_90a", marks=pytest.mark.slow)])
-def test_a_token_names_the_phase_that_is_waited_for(arch: str, tmp_path: Path) -> None:
+def test_a_wait_by_token_waits_for_its_phase(arch: str, tmp_path: Path) -> None:
     analysis = counted(tmp_path, TOKENS, "ptr i32:5", block=(64, 1, 1), arch=arch)
     trace, cycles = traced(analysis)
     rows = trace.access[trace.access >= 0]
@@ -112,7 +112,7 @@ def tiles(folder: Path, copy: str, box_rows: int, turns: int, cluster: int = 1) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("box_rows", [32, 64], ids=["each brings half", "one brings all"])
-def test_a_multicast_by_tensor_map_arrives_as_often_as_its_mask_says(
+def test_a_multicast_by_tensor_map_arrives_once_for_each_bit_of_its_mask(
     box_rows: int, tmp_path: Path
 ) -> None:
     analysis = tiles(tmp_path, MULTICAST, box_rows, 6, cluster=2)
@@ -126,7 +126,7 @@ def test_a_multicast_by_tensor_map_arrives_as_often_as_its_mask_says(
 
 
 @pytest.mark.slow
-def test_what_only_others_of_a_cluster_bring_is_no_deadlock(tmp_path: Path) -> None:
+def test_a_wait_for_copies_of_other_ctas_is_no_deadlock(tmp_path: Path) -> None:
     copy = f'unsigned r; asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); if (r) {{ {MULTICAST} }}'
     trace, cycles = traced(tiles(tmp_path, copy, 64, 6, cluster=2))
     rows = trace.access[trace.access >= 0]
@@ -135,7 +135,7 @@ def test_what_only_others_of_a_cluster_bring_is_no_deadlock(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_cta_may_copy_more_by_tma_than_its_counting_keeps_in_mind(tmp_path: Path) -> None:
+def test_a_cta_may_copy_more_lines_by_tma_than_are_stored(tmp_path: Path) -> None:
     turns = 20_000  # of 64 lines: more than a million
     analysis = tiles(tmp_path, PLAIN, 64, turns)
     sectors = analysis.counts.totals[:, 4].sum()

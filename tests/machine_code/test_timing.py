@@ -151,7 +151,7 @@ def test_rates(gpu: str, text: str, per_instruction: float) -> None:
     assert took == pytest.approx(400 * per_instruction, rel=0.02)
 
 
-def test_a_warp_goes_on_beside_its_own_products_until_it_waits_for_them() -> None:
+def test_a_warp_continues_beside_its_wgmma_until_its_wait() -> None:
     product = line("HGMMA.64x64x16.F32 R24, gdesc[UR8], R24, gsb0")
     code = program(product, line("MUFU.EX2 R0, R1"), line("WARPGROUP.DEPBAR"))
     products, exps = 8 * [(0, (AccessKind.TENSOR, 0, 0, 0))], 28 * [(1, None)]
@@ -162,7 +162,7 @@ def test_a_warp_goes_on_beside_its_own_products_until_it_waits_for_them() -> Non
     assert timed(code, [products + wait + exps]).cycles > 450
 
 
-def test_registers_of_one_bank_cost_cycles() -> None:
+def test_register_bank_conflicts_cost_cycles() -> None:
     spread = timed(program(line("FFMA R0, R2, R5, R4")), [repeated(300)]).cycles
     crowded = timed(program(line("FFMA R0, R2, R6, R4")), [repeated(300)]).cycles
     reused = timed(program(line("FFMA R0, R2.reuse, R6.reuse, R4")), [repeated(300)]).cycles
@@ -216,7 +216,7 @@ def test_neighbouring_lines_are_looked_up_at_once(apart_bytes: int, lookups: int
 # ---- waiting ----
 
 
-def test_what_waits_for_a_scoreboard_says_so() -> None:
+def test_a_wait_for_a_scoreboard_is_its_stall_reason() -> None:
     code = program(
         line("MUFU.EX2 R0, R1", sets=0), line("FADD R2, R0, R0", waits=1), line("EXIT", stall=1)
     )
@@ -318,7 +318,7 @@ def flash_trace(seqlen: int) -> tuple[Program, CtaTrace]:
 
 
 @pytest.mark.slow
-def test_time_is_linear_in_key_tiles_within_three_per_cent() -> None:
+def test_time_is_linear_in_key_tiles() -> None:
     traces = {n: flash_trace(n) for n in (256, 512, 1024, 2048)}
     code, long = traces[2048]
     gpu = gpu_rates(find_device("H200"))
@@ -361,7 +361,7 @@ def test_a_long_loop_is_cut_and_its_time_is_a_straight_line(
         assert cut.cta_cycles == pytest.approx(whole.cta_cycles, rel=0.02)
 
 
-def test_any_number_of_equal_ctas_takes_what_as_many_take_alone() -> None:
+def test_equal_ctas_per_sm_take_the_time_of_that_number_alone() -> None:
     kernel = sm_kernel(
         program(line("FFMA R0, R2, R5, R7"), line("MUFU.EX2 R1, R2", sets=0)),
         gpu_rates(find_device("H200")),
@@ -410,7 +410,7 @@ def test_ctas_beyond_those_simulated_take_as_many_rounds_more() -> None:
     assert [times.of(n, 4.0) for n in (3, 4, 6)] == [4 * 280, 4 * 304, 4 * (304 + 144)]
 
 
-def test_a_start_does_not_grow_with_the_length() -> None:
+def test_the_start_of_a_cta_does_not_depend_on_its_length() -> None:
     def queues(start: float) -> CtaTimes:
         """Return times of CTAs of 100 cycles per unit of length, one at a time."""
         ends = tuple(tuple(n * 100 * x + (n - 1) * start for n in (1, 2, 3)) for x in (1.0, 2.0))
@@ -436,8 +436,9 @@ def test_a_start_does_not_grow_with_the_length() -> None:
 
 
 @pytest.mark.parametrize("most", [5_000_000, 20_000])
-def test_long_ctas_behind_each_other_end_as_simulated(most: int) -> None:
-    """Seven times the longest that is known; by the smaller figure that one has no second round."""
+def test_extrapolated_queues_of_long_ctas_equal_simulated_ones(most: int) -> None:
+    """CTAs seven times as long as the longest simulated ones, whose second round is simulated only
+    with the larger limit."""
     traces = {n: flash_trace(n) for n in (128, 256, 1792)}
     code, long = traces[1792]
     kernel = sm_kernel(
@@ -474,7 +475,7 @@ def test_ctas_of_several_lengths_are_followed_one_by_one() -> None:
     assert often == pytest.approx(1000 * 100 * lengths.sum() / 58, rel=0.01)
 
 
-def test_ctas_that_start_at_once_and_differ_take_longer_to_begin() -> None:
+def test_different_ctas_that_start_together_begin_later() -> None:
     lengths = [1.0, 2.0]
     at_once = grid_cycles(times_of(100, 180, 100, start_share=1.0), lengths, 1)
     assert at_once > grid_cycles(times_of(100, 180, 100), lengths, 1)
@@ -508,7 +509,7 @@ def test_the_order_of_ctas_decides_what_reaches_dram(
     assert moved.streams
 
 
-def test_what_fits_in_l2_stays_there() -> None:
+def test_data_that_fit_in_l2_are_read_once() -> None:
     moved = traffic(KvOrder((4, 2, 8), (1, 1, 8)), 1 << 20, 0.0, 32, 48 << 20)
     assert moved.dram_bytes == 0
     assert not moved.streams
@@ -532,7 +533,7 @@ def test_l2_of_two_partitions_keeps_less_than_its_size() -> None:
         ("RTX PRO 6000 Blackwell", 8700),
     ],
 )
-def test_l2_gives_what_was_published(gpu: str, gb_per_s: float) -> None:
+def test_l2_bandwidth_is_the_published_one(gpu: str, gb_per_s: float) -> None:
     rates = gpu_rates(find_device(gpu))
     share = l2_share_bytes_per_cycle(rates.constants.arch)
     assert share * rates.num_sms * rates.cycles_per_us / 1e3 == pytest.approx(gb_per_s, rel=0.07)
@@ -564,7 +565,7 @@ def test_intervals_are_of_the_kernels_class() -> None:
     assert kernel_class(wgmma, two) == "wgmma"
 
 
-def test_what_was_never_measured_has_the_widest_interval() -> None:
+def test_kernels_without_measured_relatives_have_the_widest_interval() -> None:
     low, high = interval(100.0, "sm_90a", "mma")
     unknown_low, unknown_high = interval(100.0, "sm_100", "mma")
     assert unknown_low < low < 100 < high < unknown_high

@@ -1,3 +1,5 @@
+"""Plans of warm, cold and end-to-end measurements: launches per sample, copies, flushes."""
+
 from __future__ import annotations
 
 from math import ceil

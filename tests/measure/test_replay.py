@@ -141,7 +141,7 @@ def test_only_requested_kinds_are_prepared() -> None:
     assert all(copies == 1 for _, copies in gpu.graphs)
 
 
-def test_a_warm_sample_is_warm_whoever_ran_before() -> None:
+def test_a_warm_sample_does_not_depend_on_the_launch_before() -> None:
     """A kernel of 4 ms is launched once per sample and must not find another's data in L2."""
     gpu = SimulatedGpu(4_000.0, 6_000.0, 1 << 20, noise=0.0)
     device = device_of(gpu)
@@ -162,7 +162,7 @@ def test_a_description_names_how_samples_were_taken() -> None:
     assert says(device.describe("1", "device_cold"), "l2_written_over")
 
 
-def test_library_errors_become_measure_errors() -> None:
+def test_errors_of_the_library_become_measure_errors() -> None:
     class Broken(SimulatedGpu):
         def once_us(self) -> float:
             raise RuntimeError("no kernel")

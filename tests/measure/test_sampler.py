@@ -134,7 +134,7 @@ def test_an_unsteady_clock_is_waited_for_two_seconds_and_reported() -> None:
     assert says(run.warm_up.reason, "steady_clock_after")
 
 
-def test_sustained_mode_waits_for_the_temperature_without_pauses() -> None:
+def test_sustained_mode_waits_for_a_steady_temperature_without_pauses() -> None:
     rests: list[float] = []
 
     class Resting(SimulatedDevice):
@@ -225,7 +225,7 @@ def test_samples_under_a_power_cap_are_kept() -> None:
     assert run.comparison("b").verdict is Verdict.FASTER
 
 
-def test_a_throttled_run_says_so_gives_no_verdict_and_keeps_its_numbers() -> None:
+def test_a_throttled_run_keeps_its_times_and_gives_no_verdict() -> None:
     conditions = replace(QUIET, throttles=(Throttle(1.0, 99.0, 0.5),))
     settings = replace(WARM, max_s=3.0)
     run = run_rounds(SimulatedDevice(TRUE_US, conditions), "a", ["b"], settings)
@@ -267,7 +267,7 @@ def test_no_verdict_within_the_difference_of_a_kernel_to_itself() -> None:
     assert run.comparison("b").verdict is Verdict.UNDECIDED
 
 
-def test_five_percent_are_found_under_noisy_conditions() -> None:
+def test_five_percent_are_detected_under_noise() -> None:
     run = run_rounds(SimulatedDevice(TRUE_US, ROUGH), "a", ["b", "c"])
     assert run.comparison("b").verdict is Verdict.FASTER
     assert run.comparison("c").verdict is Verdict.SLOWER

@@ -73,6 +73,6 @@ def test_a_coarse_timer_gives_no_verdict(noise: float, ratio: float) -> None:
     assert verdict_counts(20, ratio, conditions) == {Verdict.UNDECIDED: 20}
 
 
-def test_a_coarse_timer_still_sees_what_is_large() -> None:
+def test_a_coarse_timer_detects_a_large_difference() -> None:
     conditions = SimulatedConditions(noise=0.03, timer_step_us=0.5)
     assert verdict_counts(10, 1.5, conditions) == {Verdict.SLOWER: 10}

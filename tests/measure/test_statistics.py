@@ -1,3 +1,5 @@
+"""The median with its confidence interval."""
+
 from __future__ import annotations
 
 import math
@@ -43,7 +45,7 @@ def test_more_confidence_is_a_wider_interval(samples: list[float]) -> None:
 
 
 @pytest.mark.parametrize("count", [MIN_SAMPLES, 30, 61])
-def test_it_covers_the_true_median_of_a_skewed_distribution(count: int) -> None:
+def test_the_interval_covers_the_median_of_a_skewed_distribution(count: int) -> None:
     rng = np.random.default_rng(7)
     draws = 1.0 + rng.exponential(size=(2000, count))
     true_median = 1.0 + math.log(2)

@@ -39,7 +39,9 @@ FLOOR = math.log1p(0.008)
         (0.004, 0.0045, 0.006, Verdict.UNDECIDED),  # excludes 0, not above 0.5 %
     ],
 )
-def test_the_rule(low: float, middle: float, high: float, verdict: Verdict) -> None:
+def test_the_verdict_follows_interval_and_floor(
+    low: float, middle: float, high: float, verdict: Verdict
+) -> None:
     assert decide(low, high, FLOOR, log_ratio=middle) is verdict
 
 
@@ -53,7 +55,7 @@ ends = st.floats(-0.1, 0.1)
 
 
 @given(st.tuples(ends, ends, ends), st.floats(0, 0.05))
-def test_swapping_the_two_sides_turns_the_verdict_around(
+def test_swapping_the_two_sides_reverses_the_verdict(
     three: tuple[float, float, float], floor: float
 ) -> None:
     low, middle, high = sorted(three)
@@ -102,7 +104,7 @@ def test_paired_ratios_cancel_clock_changes() -> None:
     )
 
 
-def test_dropped_samples_are_left_out_with_their_partners() -> None:
+def test_a_dropped_sample_excludes_its_pair() -> None:
     a, b = noisy(1, 40, 1.0), noisy(2, 40, 0.9)
     a[:5] = np.nan
     b[3:10] = np.nan
@@ -118,13 +120,13 @@ def test_too_few_pairs_are_no_evidence() -> None:
     assert aa_floor([10.0] * 5, [10.0] * 5) == math.inf
 
 
-def test_without_a_known_floor_nothing_is_faster_and_the_sentence_says_why() -> None:
+def test_without_a_known_noise_floor_there_is_no_faster_and_a_reason() -> None:
     found = paired_verdict(noisy(1, 60, 1.0), noisy(2, 60, 0.9), math.inf)
     assert found.verdict is Verdict.UNDECIDED
     assert says(found.reason, "measured_often_enough")
 
 
-def test_unequal_rounds_are_a_mistake_of_the_caller() -> None:
+def test_unequal_numbers_of_rounds_are_refused() -> None:
     with raises(ValueError, "same_rounds_paired"):
         paired_verdict([1.0] * 30, [1.0] * 29, 0.0)
 

@@ -115,7 +115,7 @@ def test_a_prediction_leaves_out_the_sms_that_no_cluster_fits_on() -> None:
     assert predicted(8) == pytest.approx(predicted(1), rel=0.05)
 
 
-def test_a_gpu_without_clusters_is_a_sentence() -> None:
+def test_a_gpu_without_clusters_gives_a_reason() -> None:
     variant, _ = plan_of(2, "H100 SXM")
     older = replace(variant, min_compute_capability=(8, 0))
     with raises(InvalidProblem, "clusters_unsupported", "9.0", "8.9"):

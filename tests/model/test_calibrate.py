@@ -84,7 +84,7 @@ def exact(problems: Sequence[Problem], truth: Parameters, prepared: Prepare) -> 
     return [replace(b, measured_us=t) for b, t in zip(blank, total.tolist(), strict=True)]
 
 
-def test_known_parameters_come_back(prepared: Prepare) -> None:
+def test_known_parameters_are_recovered(prepared: Prepare) -> None:
     truth = Parameters(floor_us=7.0, pace=0.6, contention=1.7)
     problems = [Problem(b, 1, s, 64) for b, s in ((1, 64), (1, 512), (60, 64), (200, 128))]
     problems.append(Problem(1, 1, 4, 4))
@@ -97,7 +97,7 @@ def test_known_parameters_come_back(prepared: Prepare) -> None:
     assert found.bandwidth == Parameters().bandwidth
 
 
-def test_noise_is_found_and_widens_the_interval(prepared: Prepare) -> None:
+def test_noise_is_estimated_and_widens_the_interval(prepared: Prepare) -> None:
     rng = np.random.default_rng(3)
     problems = [Problem(b, 1, s, 64) for b in (1, 30, 90, 200) for s in (64, 128, 512)]
     clean = exact(problems, Parameters(), prepared)
@@ -111,7 +111,7 @@ def test_noise_is_found_and_widens_the_interval(prepared: Prepare) -> None:
     assert loud.noise == pytest.approx(np.std(errors_put_in), rel=0.3)
 
 
-def test_one_point_fits_one_parameter_and_says_so(reference_csv: Path, prepared: Prepare) -> None:
+def test_one_point_fits_one_parameter_with_a_note(reference_csv: Path, prepared: Prepare) -> None:
     calibration = calibrate(prepared(series(reference_csv, "length")[2:3]))
     assert calibration.fitted == ("pace",)
     assert says(calibration.notes[0], "point_can_tell", "1", "1", "4")

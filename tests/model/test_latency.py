@@ -275,7 +275,7 @@ def test_a_curve_rejects_what_cannot_be_launched(batches: list[int], code: str) 
         ("l2_bytes", "L2 size"),
     ],
 )
-def test_unknown_figures_give_a_sentence_and_no_number(field: str, words: str) -> None:
+def test_unknown_figures_give_a_message_and_no_number(field: str, words: str) -> None:
     device = replace(L4, **{field: None})
     problem = Problem(1, 1, 64, 64)
     plan, resources = compiled(V01, problem)

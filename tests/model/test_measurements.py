@@ -22,7 +22,7 @@ from engine.model.measured_points import (
 HEADER = "batch,num_heads,seqlen,head_dim,kernel_ms\n"
 
 
-def test_the_reference_series(reference_csv: Path) -> None:
+def test_the_series_of_the_l4_study_are_read(reference_csv: Path) -> None:
     points = read_measurements(reference_csv)
     assert [p.series for p in points] == ["length"] * 5 + ["batch"] * 3
     first, last = points[0], points[-1]
@@ -128,7 +128,7 @@ def test_errors_name_line_and_column(text: str, code: str, facts: list[str]) -> 
     [(b"\xff\xfe\x00binary", "csv_not_utf8"), (b"batch\x00,\n", "csv_column_missing")],
     ids=["binary", "nul"],
 )
-def test_foreign_files(tmp_path: Path, content: bytes, code: str) -> None:
+def test_files_that_are_no_csv_are_refused(tmp_path: Path, content: bytes, code: str) -> None:
     path = tmp_path / "foreign.csv"
     path.write_bytes(content)
     with raises(InvalidProblem, code, "foreign.csv"):
@@ -143,7 +143,7 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(st.text(alphabet=string.printable + "é\x00\u2028", max_size=200))
-def test_any_text_is_points_or_one_sentence(text: str) -> None:
+def test_any_text_gives_points_or_a_one_sentence_error(text: str) -> None:
     for body in (text, HEADER + text):
         points, complaint = (), ""
         try:

@@ -41,7 +41,7 @@ def test_v01_on_an_l4() -> None:
     assert says(o.reason, "shared_memory")
 
 
-def test_the_study_case_fills_two_sms_of_58() -> None:
+def test_v01_on_the_smallest_problem_fills_two_sms_of_58() -> None:
     o = occupancy(L4, 58, 2, 256, 95, 40960)
     assert o.sm_fill == pytest.approx(2 / 58)
     assert o.waves == pytest.approx(2 / 116)
@@ -71,7 +71,7 @@ def test_one_wave_and_one_cta_more() -> None:
         (64, 32, 101_377, "does not fit", 0, "cta_smem_exceeds", "101,377 bytes"),
     ],
 )
-def test_limiters_and_their_sentences(
+def test_each_limiter_has_its_explanation(
     threads: int, registers: int, smem: int, limiter: str, resident: int, name: str, fact: str
 ) -> None:
     o = occupancy(L4, 58, 100, threads, registers, smem)

@@ -109,7 +109,7 @@ def test_roofs_are_those_of_the_math_unit_that_the_kernel_uses() -> None:
     assert scalar.attainable_tflops("DRAM", 1e4) == pytest.approx(30.3)
 
 
-def test_a_gpu_without_figures_is_one_sentence() -> None:
+def test_a_gpu_without_figures_gives_a_one_sentence_error() -> None:
     with raises(InvalidProblem, "not_predicted"):
         roofs_of(replace(L4, memory_gb_per_s=None), find_variant("v01"), "float16")
 
@@ -182,7 +182,7 @@ def test_the_command_line_prints_a_sweeps_points(
         (["v12", "--gpu", "L4", "--seqlen", "4096"], ""),  # the constraint of v12's description
     ],
 )
-def test_bad_usage_is_one_sentence(
+def test_bad_usage_gives_a_one_sentence_error(
     arguments: list[str], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["roofline", *arguments]) == 2

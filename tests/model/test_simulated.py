@@ -68,7 +68,7 @@ def test_a_longer_cta_is_a_longer_launch_and_the_interval_is_the_validations() -
     assert short.high_us < 1.5 * short.median_us
 
 
-def test_keys_that_are_read_again_take_their_time() -> None:
+def test_keys_that_are_read_again_add_time() -> None:
     once, often = estimated(curve_of(40.0, 0.0)), estimated(curve_of(40.0, 4.29e9))
     assert once.latency is not None
     assert often.latency is not None
@@ -79,7 +79,7 @@ def test_keys_that_are_read_again_take_their_time() -> None:
     assert often.terms.limited_by() == "DRAM"
 
 
-def test_a_calibration_lies_on_top_of_the_simulated_time() -> None:
+def test_a_calibration_scales_the_simulated_time() -> None:
     """Kernels take 1.3 times the simulated time plus 5 µs: two points determine both."""
     problems = [replace(PROBLEM, batch=batch) for batch in (1, 8, 32)]
     launches = collect(VARIANT, VARIANT.default_config(), problems)
@@ -123,7 +123,7 @@ def test_a_calibrated_prediction_names_its_method() -> None:
 
 
 @pytest.mark.slow
-def test_a_batch_curve_holds_the_one_prediction_of_each_launch() -> None:
+def test_a_batch_curve_equals_the_predictions_of_its_launches() -> None:
     pytest.importorskip("cupy")
     # D = 96, which no other test simulates, so that nothing is cached.
     request = BatchRequest("v08", "L4", seqlen=512, head_dim=96, heads=16, max_batch=64)

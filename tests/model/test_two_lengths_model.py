@@ -42,7 +42,7 @@ def test_launches_agree_with_problem_and_plan(variant) -> None:
 
 
 @pytest.mark.parametrize("variant_id", ["v01", "v05", "v06", "v08"])
-def test_a_longer_cache_takes_longer_and_more_queries_hardly(variant_id: str, known: Known) -> None:
+def test_time_grows_with_the_cache_and_hardly_with_queries(variant_id: str, known: Known) -> None:
     variant = by_id(variant_id)
     kernel = Kernel.of(variant, L4)
 

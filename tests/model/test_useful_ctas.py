@@ -99,7 +99,7 @@ def estimated(num_splits: int, known: Known) -> tuple[Estimate, Occupancy]:
     return made, made.passes[0].occupancy
 
 
-def test_empty_splits_fill_nothing(known: Known) -> None:
+def test_empty_splits_do_not_count_as_work(known: Known) -> None:
     two, few = estimated(2, known)
     thirty_two, many = estimated(32, known)
     assert (many.ctas, many.useful_ctas) == (64, 4)
@@ -114,7 +114,7 @@ def test_empty_splits_fill_nothing(known: Known) -> None:
     assert says(two.reason, "of_sms_idle", "54", "58")
 
 
-def test_a_file_holds_idle_ctas_where_there_are_some() -> None:
+def test_a_file_stores_the_number_of_idle_ctas() -> None:
     evaluation = evaluation_maker()
     report = evaluation.passes[0]
     idle = replace(report, occupancy=replace(report.occupancy, idle_ctas=60))

@@ -97,7 +97,7 @@ def test_a_cubin_is_checked_counted_and_timed(kernel: Path) -> None:
     assert found.passes[0].resources == ours
 
 
-def test_it_is_judged_without_a_gpu_named(kernel: Path) -> None:
+def test_a_cubin_is_checked_without_naming_a_gpu(kernel: Path) -> None:
     assert evaluate(kernel, gpu=None).status is Status.PASSED
 
 
@@ -234,7 +234,7 @@ def test_another_file_is_another_source(kernel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_machine_code_file_brings_a_description_to_paste(
+def test_a_description_is_drafted_from_machine_code(
     kernel: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cubin = kernel.with_name("rows_89.cubin")
@@ -256,7 +256,7 @@ def test_a_machine_code_file_brings_a_description_to_paste(
     os.environ.pop(VARIABLE)
 
 
-def test_the_gate_sees_another_file(kernel: Path, tmp_path: Path) -> None:
+def test_the_gate_reports_a_changed_cubin(kernel: Path, tmp_path: Path) -> None:
     sides = []
     for name in ("before", "after"):
         folder = tmp_path / name
@@ -271,7 +271,7 @@ def test_the_gate_sees_another_file(kernel: Path, tmp_path: Path) -> None:
     assert before.files == ("rows.cu", "rows_80.cubin", "rows_89.cubin")
 
 
-def test_in_python(kernel: Path) -> None:
+def test_a_cubin_in_python(kernel: Path) -> None:
     own = attune.kernel(kernel, gpu="L4")
     sizes = {"heads": 2, "seqlen": 37, "dtype": "fp32"}
     assert own.check(**sizes).status == "PASSED"

@@ -105,7 +105,7 @@ def test_a_file_without_a_kernel_says_so(tmp_path: Path) -> None:
         check_kernel(path)
 
 
-def test_fp8_tensors_are_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_fp8_tensors_are_refused_with_a_message(tmp_path: Path) -> None:
     path = tmp_path / "fp8.cu"
     path.write_text("__global__ void k(const __nv_fp8_e4m3* q, half* out) {}\n", encoding="utf-8")
     with raises(InvalidKernel, "fp8_inputs", "__nv_fp8_e4m3"):
@@ -342,7 +342,9 @@ def test_pointers_with_other_names_are_tensors(alias: str) -> None:
         ("j <= row; CAUSAL(j), ++j) {} for (j = 0; j < N", "", (False,)),  # a macro
     ],
 )
-def test_a_loop_up_to_the_own_row_is_causal(bound: str, more: str, masks: tuple[bool, ...]) -> None:
+def test_a_loop_up_to_the_own_row_means_a_causal_mask(
+    bound: str, more: str, masks: tuple[bool, ...]
+) -> None:
     guess = draft(
         f"__global__ void k(float* Q, float* K, float* V, float* O, int N{more}) {{\n"
         "  int last = N - 1, row = blockIdx.x * blockDim.x + threadIdx.x;\n"
@@ -364,7 +366,7 @@ def test_a_loop_up_to_the_own_row_is_causal(bound: str, more: str, masks: tuple[
         ("if (j > row) s += 1;", False),
     ],
 )
-def test_keys_behind_the_own_row_left_out_are_a_causal_mask(
+def test_skipping_keys_after_the_own_row_means_a_causal_mask(
     statement: str, is_causal: bool
 ) -> None:
     guess = draft(
@@ -376,7 +378,7 @@ def test_keys_behind_the_own_row_left_out_are_a_causal_mask(
     assert guess.causal == (is_causal,)
 
 
-def test_two_versions_of_a_kernel_are_no_sequence() -> None:
+def test_two_versions_of_a_kernel_are_no_passes() -> None:
     """Each is launched with the last grid declared before it."""
     parameters = "(const float* Q, const float* K, const float* V, float* O, int N, float* l)"
     code = "".join(f"__global__ void {name}{parameters} {{}}\n" for name in ("slow", "fast"))
@@ -445,7 +447,7 @@ def test_a_threads_own_array_bounds_the_head_dimension(length: str, dims: tuple[
     assert draft(code).head_dims == dims
 
 
-def test_a_tile_of_rows_and_a_warp_that_strides_over_it_are_read() -> None:
+def test_tiles_of_rows_strided_over_by_a_warp_are_recognised() -> None:
     code = """
 __global__ void rows(const half* Q, const half* K, const half* V, half* O, int S, float scale) {
   __shared__ float acc[16 * 64];
@@ -467,7 +469,7 @@ def test_python_sources_get_instructions_for_a_cu_file() -> None:
 
 
 @pytest.mark.slow
-def test_an_extension_of_pytorch_runs_as_it_was_drafted(
+def test_a_pytorch_extension_runs_with_its_drafted_description(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its `scalar_t` is a type of PyTorch's headers, which are not installed."""

@@ -100,7 +100,7 @@ def test_a_copy_of_a_rung_finds_the_headers_of_the_ladder(folder: Path) -> None:
 @pytest.mark.usefixtures("folder")
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_a_long_sum_one_term_after_another_is_right() -> None:
+def test_a_sequential_long_sum_passes() -> None:
     """SDPA sums in blocks, with less than half the error."""
     for seqlen in (1, 8, 1024):
         evaluation = evaluated("float_rows", Problem(1, 2, seqlen, 64, dtype="float32"))
@@ -155,7 +155,7 @@ def test_packed_tensors_and_accumulation_in_global_memory(causal: bool) -> None:
     assert evaluation.status is Status.PASSED, evaluation.reason
 
 
-def test_a_fill_that_is_not_there_is_noticed(folder: Path) -> None:
+def test_a_missing_fill_is_noticed(folder: Path) -> None:
     source = folder / "packed_running.cu"
     text = source.read_text(encoding="utf-8")
     source.write_text(text.replace('fill = "-inf"', 'fill = "poison"'), encoding="utf-8")
@@ -192,7 +192,7 @@ def test_the_only_format_of_a_kernel_needs_no_option(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_format_that_is_left_out_is_the_one_that_the_kernels_take(
+def test_the_default_format_is_one_that_the_kernels_support(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = attune.sweep("float_rows", gpu="L4", seqlen=9, execute=False)
@@ -216,7 +216,7 @@ def test_a_sweep_without_a_time_says_why() -> None:
     assert says(str(found), "float_type_not_taken", "float16")
 
 
-def test_a_head_dimension_that_is_left_out_is_one_that_the_kernel_takes(
+def test_the_default_head_dim_is_one_that_the_kernel_supports(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = folder / "float_rows.cu"
@@ -230,7 +230,7 @@ def test_a_head_dimension_that_is_left_out_is_one_that_the_kernel_takes(
     assert usual_head_dim(attune.kernel("v01").variant) == 64
 
 
-def test_a_mask_that_is_left_out_is_the_only_one_that_the_kernel_computes(
+def test_the_default_mask_is_the_only_one_of_the_kernel(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = folder / "float_rows.cu"

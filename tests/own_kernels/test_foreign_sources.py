@@ -212,7 +212,7 @@ def test_a_body_of_any_text_is_read_in_time() -> None:
         *slow_ones(4, [name for name in _LAUNCHES if name != "raw_row"]),
     ],
 )
-def test_a_foreign_source_runs_as_it_was_guessed(
+def test_a_foreign_source_runs_with_its_drafted_description(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")

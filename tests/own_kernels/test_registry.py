@@ -54,7 +54,7 @@ def test_a_folder_in_the_environment(folder: Path, monkeypatch: pytest.MonkeyPat
     assert find_variant("v01") is LADDER.by_id("v01")
 
 
-def test_a_path_is_taken_into_use_here_and_in_processes_to_come(folder: Path) -> None:
+def test_a_registered_path_is_used_here_and_in_later_processes(folder: Path) -> None:
     with raises(UnknownName, "unknown_variant", "'naive_flash'"):
         find_variant("naive_flash")
     assert use_kernel(folder / "naive_flash.cu").id == "naive_flash"
@@ -70,7 +70,7 @@ def test_a_name_is_never_a_path(folder: Path) -> None:
         find_variant(str(folder / "naive_flash.cu"))
 
 
-def test_registered_kernels_stay_registered(folder: Path) -> None:
+def test_registered_kernels_are_stored(folder: Path) -> None:
     keep_kernel(folder / "naive_flash.cu")
     assert own_ids() == ["naive_flash"]
     assert added_kernels() == [folder / "naive_flash.cu"]
@@ -93,7 +93,9 @@ def test_a_damaged_list_is_an_empty_one(folder: Path, content: str) -> None:
     assert len(json.dumps(own_ids())) == 2
 
 
-def test_edits_of_either_file_are_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edits_of_source_and_description_are_noticed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(VARIABLE, str(folder))
     before = find_variant("naive_flash")
     assert find_variant("naive_flash") is before
@@ -149,9 +151,7 @@ def test_paths_that_are_no_kernel(
     assert name.partition(".")[0] in said
 
 
-def test_without_a_description_there_is_one_to_paste(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_description_is_drafted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The block that is printed is a description of the kernel, ready to be tried."""
     (folder / "naive_flash.attune.toml").unlink()
     source = folder / "naive_flash.cu"

@@ -31,7 +31,7 @@ def test_a_correct_kernel_is_reported_as_correct() -> None:
 
 
 @pytest.mark.parametrize("name", ["extension_rows", "raw_kernel", "host_main"])
-def test_the_first_guess_of_a_file_runs_as_it_stands(name: str, tmp_path: Path) -> None:
+def test_the_drafted_description_of_a_file_runs_unchanged(name: str, tmp_path: Path) -> None:
     """An extension of PyTorch with three kernels, a source for CuPy, and a file with main."""
     shutil.copy(DATA / "softmax_bits.cuh", tmp_path)
     source = tmp_path / f"{name}.cu"
@@ -42,7 +42,7 @@ def test_the_first_guess_of_a_file_runs_as_it_stands(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("old", "new", "name", "fact"), WRONG)
-def test_mistakes_are_reported_before_a_kernel_is_added(
+def test_errors_are_reported_before_a_kernel_is_added(
     tmp_path: Path, old: str, new: str, name: str, fact: str
 ) -> None:
     source = tmp_path / "mine.cu"

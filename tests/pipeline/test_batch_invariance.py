@@ -37,7 +37,7 @@ def ask(evaluator: Evaluator, variant: str, problem: Problem, **config: int) -> 
     return batch_invariance(evaluator, request)
 
 
-def test_ctas_that_share_nothing_give_the_same_bits(evaluator: Evaluator) -> None:
+def test_independent_ctas_give_the_same_bits_at_every_batch(evaluator: Evaluator) -> None:
     found = ask(evaluator, "v01", Problem(3, 2, 64, 32))
     assert found.is_invariant
     assert not found.depends_on_splits
@@ -55,7 +55,7 @@ def test_ctas_that_share_nothing_give_the_same_bits(evaluator: Evaluator) -> Non
 
 
 @pytest.mark.slow
-def test_another_number_of_splits_gives_other_bits(evaluator: Evaluator) -> None:
+def test_another_number_of_splits_changes_the_bits(evaluator: Evaluator) -> None:
     found = ask(evaluator, "v05", Problem(2, 1, 256, 32), num_splits=4)
     assert found.is_invariant
     assert found.depends_on_splits
@@ -112,7 +112,7 @@ def test_one_number_of_splits_is_chosen_by_its_worst_batch() -> None:
     assert cheapest_splits(kernels[:1], problems, Known()) is None  # type: ignore[arg-type]
 
 
-def test_the_cost_of_the_same_bits_is_in_the_sentence() -> None:
+def test_the_message_has_the_cost_of_batch_invariance() -> None:
     same = Comparison(2, 4, "in_order", 0, 0.0)
     other = Comparison(1, 8, "in_order", 3, 1e-4)
     found = BatchInvariance("v14", Problem(1, 1, 1, 64), (same, other), SplitChoice(4, 0.2, 1))

@@ -206,7 +206,7 @@ def test_a_wrong_kernel_is_a_line_with_its_reason_and_no_time() -> None:
     assert statuses == {"v01": (Status.PASSED, False), "v02": (Status.INCORRECT, True)}
 
 
-def test_of_the_ladder_the_fastest_are_measured_in_full() -> None:
+def test_only_the_fastest_rungs_are_measured_in_full() -> None:
     times = {v.id: 30.0 - i for i, v in enumerate(LADDER)}
     result = run(MadeUpGpu(times))
     usable = [v.id for v in LADDER if v.unsupported(PROBLEM, v.default_config()) is None]
@@ -239,7 +239,7 @@ def test_a_throttled_run_has_no_verdict(software_nvml: SoftwareNvml) -> None:
     assert ours.verdict is Verdict.UNDECIDED
 
 
-def test_the_presets_are_those_of_the_bar() -> None:
+def test_the_presets_are_those_of_the_published_benchmarks() -> None:
     assert len(BENCH_PROBLEMS["small"]) == 9
     assert all(p.head_dim == 64 and not p.causal for p in BENCH_PROBLEMS["small"])
     large = BENCH_PROBLEMS["large"]
@@ -267,7 +267,7 @@ def test_a_kernel_that_decodes_is_timed_beside_the_best_backend() -> None:
     assert ours.gb_per_s == pytest.approx((2**24 + 2**14) / 40.0 / 1e3, rel=0.01)
 
 
-def test_auto_is_what_the_known_times_say() -> None:
+def test_auto_follows_the_known_times() -> None:
     time = KnownTime(
         name="v02",
         is_sdpa=False,

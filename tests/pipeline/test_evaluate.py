@@ -146,7 +146,7 @@ def test_a_passed_check_names_both_inputs_and_keeps_the_first(evaluator: Evaluat
     assert not says(only.reason, "inputs_largest_error")
 
 
-def test_a_second_variant_on_a_problem_finds_its_reference_ready(
+def test_the_reference_of_a_problem_is_computed_once(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluator.evaluate(request())
@@ -212,7 +212,7 @@ def test_a_crash_costs_one_evaluation(evaluator: Evaluator, mutate: Mutate) -> N
     one_sentence(e)
 
 
-def test_names_are_looked_up_first(evaluator: Evaluator) -> None:
+def test_unknown_names_are_reported_before_anything_else(evaluator: Evaluator) -> None:
     with raises(UnknownName, "unknown_variant"):
         evaluator.evaluate(request("v0l"))
     with raises(UnknownName, "gpu_unknown", "L4"):
@@ -245,7 +245,7 @@ def test_a_kernel_that_fits_no_sm_is_skipped(evaluator: Evaluator, mutate: Mutat
     assert e.main_pass.occupancy.ctas_per_sm == 0
 
 
-def test_too_much_memory_is_said_before_anything_is_allocated(evaluator: Evaluator) -> None:
+def test_too_much_memory_is_reported_before_any_allocation(evaluator: Evaluator) -> None:
     e = evaluator.evaluate(request(problem=Problem(4096, 64, 65536, 128))).evaluation
     assert e.status is Status.OUT_OF_MEMORY
     assert one_sentence(e).count("B") >= 2  # bytes needed and bytes free
@@ -278,7 +278,7 @@ def test_the_roofline_is_known_before_anything_is_compiled(
     assert seen.bound_us == pytest.approx(float(compiled.estimate.terms.bound_us[0]))
 
 
-def test_without_a_host_compiler_the_reason_says_how_to_get_one(
+def test_a_missing_host_compiler_gives_installation_instructions(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -416,7 +416,7 @@ def test_the_verdict_does_not_wait_for_the_simulation(
     assert second == "simulated"
 
 
-def test_a_simulated_time_says_what_the_power_limit_leaves_of_it() -> None:
+def test_a_simulated_time_has_a_note_on_the_power_limit() -> None:
     problem = Problem(1, 16, 512, 128)
     kernel = resolve(request("v08", problem)).kernel
     assert kernel is not None
@@ -438,7 +438,7 @@ def test_machine_code_is_not_waited_for_where_it_must_be_built_first() -> None:
 
 
 @pytest.mark.slow
-def test_tensor_cores_are_judged_by_machine_code(
+def test_kernels_with_tensor_cores_are_executed_as_machine_code(
     evaluator: Evaluator, mutate: Mutate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part's verdict comes first; unsupported machine code is executed as a host build."""

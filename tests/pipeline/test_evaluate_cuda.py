@@ -146,7 +146,7 @@ def test_checked_and_measured_while_the_gpu_is_held(evaluator: Evaluator, cuda: 
     assert stages[-1] == "Measuring"
 
 
-def test_quick_and_none(evaluator: Evaluator) -> None:
+def test_quick_effort_and_no_measurement(evaluator: Evaluator) -> None:
     quick = evaluator.evaluate(with_effort("quick")).evaluation
     assert quick.latency is not None
     assert (quick.other_latencies, quick.baselines) == ((), ())
@@ -161,7 +161,7 @@ def test_a_kernel_that_cannot_be_timed_passes(evaluator: Evaluator, cuda: MadeUp
     assert says(found.notes, "not_measured", "there is no room")
 
 
-def test_a_gpu_that_others_hold_is_waited_for(evaluator: Evaluator) -> None:
+def test_a_gpu_held_by_other_processes_is_waited_for(evaluator: Evaluator) -> None:
     stages: list[str] = []
     waited, held = threading.Event(), threading.Event()
 
@@ -185,7 +185,7 @@ def test_a_gpu_that_others_hold_is_waited_for(evaluator: Evaluator) -> None:
     assert any("(somebody's sweep)" in stage for stage in stages)
 
 
-def test_a_live_stream_lets_other_jobs_in(
+def test_a_latency_stream_pauses_for_other_jobs(
     evaluator: Evaluator, cuda: MadeUpCuda, tmp_path: Path
 ) -> None:
     class Watched(JobRunner):

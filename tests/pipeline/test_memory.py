@@ -112,7 +112,7 @@ def test_free_memory_is_read_from_the_system() -> None:
     assert 16 << 20 < free < 1 << 50
 
 
-def test_a_containers_limit_counts(tmp_path: Path) -> None:
+def test_the_memory_limit_of_a_container_counts(tmp_path: Path) -> None:
     group = tmp_path / "a" / "b"
     group.mkdir(parents=True)
     (tmp_path / "a" / "memory.max").write_text(f"{6 * GIB}\n")

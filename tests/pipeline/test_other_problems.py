@@ -53,7 +53,7 @@ def test_the_large_problem_lies_between_int_and_unsigned(problem: Problem) -> No
     )
 
 
-def test_where_no_size_lies_between_there_is_none() -> None:
+def test_no_large_problem_exists_for_some_kernels() -> None:
     assert large_problem(Problem(1, 1, 1, 1)) is None
 
 
@@ -62,9 +62,7 @@ LONG = Problem(1, 1, 4096, 64)
 
 @pytest.mark.parametrize("variant", LADDER, ids=lambda v: v.id)
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_sharper_problem_is_small_ragged_and_in_the_same_build(
-    variant: Variant, causal: bool
-) -> None:
+def test_the_additional_problem_is_small_and_ragged(variant: Variant, causal: bool) -> None:
     asked = make_plan(variant, Problem(1, 3, 64, 64, causal), variant.default_config())
     other = sharper_problem(variant, asked)
     assert other is not None
@@ -99,7 +97,7 @@ def test_constraints_of_an_own_kernel_are_honoured() -> None:
     assert sharper_problem(replace(variant, constraints=(nothing_else,)), asked) is None
 
 
-def test_another_config_is_the_nearest_that_is_taken() -> None:
+def test_another_config_is_the_nearest_supported_one() -> None:
     variant, problem = by_id("v08"), Problem(1, 2, 64, 64)
     config = variant.default_config()
     other = other_config(variant, problem, config, "block_n")
@@ -109,7 +107,7 @@ def test_another_config_is_the_nearest_that_is_taken() -> None:
     assert other_config(variant, problem, config, "no_such") is None
 
 
-def test_a_block_behind_a_tunable_runs_with_another_value_and_what_fails_there_is_told() -> None:
+def test_code_for_another_value_of_a_tunable_is_run_and_its_failure_reported() -> None:
     variant, problem = by_id("v08"), Problem(1, 2, 64, 64)
     asked = make_plan(variant, problem, variant.default_config())
     passed = Evaluation(
@@ -146,7 +144,7 @@ def test_a_block_behind_a_tunable_runs_with_another_value_and_what_fails_there_i
 
 
 @pytest.mark.slow
-def test_bugs_that_one_tile_hides_are_found_on_a_sharper_problem(tmp_path: Path) -> None:
+def test_bugs_hidden_by_one_tile_are_found_on_the_additional_problem(tmp_path: Path) -> None:
     source = by_id("v01").source
     for header in KERNELS_DIR.glob("*.cuh"):
         shutil.copy(header, tmp_path)

@@ -80,13 +80,15 @@ def test_exceptions_of_a_check_are_its_result(raised: Exception, state: State) -
     assert "\n" not in found.sentence
 
 
-def test_a_cpu_backend_without_a_compiler_is_not_possible(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_reported_by_the_selfcheck(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTUNE_CXX", "/nonexistent/c++")
     for check in (checks.host_compiler, lambda: checks.cpu_execution(checks._target("L4"))):
         assert perform("x", check).state is State.NOT_POSSIBLE
 
 
-def test_a_missing_browser_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_browser_gives_instructions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("ATTUNE_CHROMIUM", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     found = perform("browser", checks.browser)

@@ -138,7 +138,7 @@ def test_a_smaller_tile_is_advised_where_a_gpu_refused_the_launch(backend: str |
     assert next_step(failed.status, failed.reason, run)[1:] == f"{remedy[1:]}."
 
 
-def test_products_in_tf32_are_named_by_verdict_and_roof() -> None:
+def test_tf32_products_are_named_in_the_verdict_and_use_their_roof() -> None:
     fp32 = replace(PROBLEM, dtype="float32")
     variant = replace(V08.variant, tf32=True, dtypes=("float32",))
     kernel = replace(V08, variant=variant)
@@ -151,7 +151,7 @@ def test_products_in_tf32_are_named_by_verdict_and_roof() -> None:
     assert not says(exact.sentence, "correct_in_tf32")
 
 
-def test_what_another_order_of_threads_changes_is_to_be_checked_for_a_race() -> None:
+def test_order_dependent_outputs_are_to_be_checked_for_a_race() -> None:
     finding = Finding("order_of_threads", "5 elements differ.", 1.0)
     wrong = replace(RIGHT, passed=False, bad_count=5, findings=(finding,))
     run = replace(
@@ -162,7 +162,7 @@ def test_what_another_order_of_threads_changes_is_to_be_checked_for_a_race() -> 
     assert says(found.sentence, "look_for_the_race", "5 elements differ", "(--check)")
 
 
-def test_an_incorrect_output_is_told_by_its_first_finding() -> None:
+def test_an_incorrect_output_is_described_by_its_first_finding() -> None:
     wrong = replace(
         RIGHT,
         passed=False,
@@ -225,7 +225,7 @@ def test_unsupported_requests_are_reported_despite_earlier_runs() -> None:
     assert (found.result, codes(found)) == ("skipped", ["result", "next"])
 
 
-def test_a_mistake_in_an_own_description_is_to_be_corrected_there(tmp_path: Path) -> None:
+def test_an_error_in_an_own_description_names_where_to_correct_it(tmp_path: Path) -> None:
     source = tmp_path / "mine.cu"
     source.write_text(
         "/* attune\nhead_dims = [64]\ndtypes = ['float16']\n[[passes]]\nentry = 'k'\n"
@@ -319,7 +319,7 @@ def test_a_race_names_both_lines() -> None:
 
 
 @pytest.mark.parametrize("build", ["fast", "check"])
-def test_nan_is_looked_for_by_the_check_build(build: str) -> None:
+def test_a_nan_result_suggests_the_check_build(build: str) -> None:
     finding = Finding(FindingCode.NAN_ROW, "NaN.", 1.0)
     wrong = replace(RIGHT, passed=False, reason="NaN.", findings=(finding,))
     failed = replace(
@@ -336,7 +336,7 @@ def test_nan_is_looked_for_by_the_check_build(build: str) -> None:
     )
 
 
-def test_a_launch_that_stops_without_a_line_is_sent_to_the_check_build() -> None:
+def test_a_fault_without_a_line_suggests_the_check_build() -> None:
     told = [next_step(Status.LAUNCH_ERROR, "It stopped.", run) for run in (FAST, None)]
     assert "line" in next_step(Status.COMPILE_ERROR, "my.cu(38): expected")
     assert ["--check" in text for text in told] == [True, False]

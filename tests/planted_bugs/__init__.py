@@ -7,6 +7,6 @@ machine code alone shows: `tests/machine_code/test_hazards.py`.
 """
 
 from planted_bugs.mutation import Mutation
-from planted_bugs.planting import Mode, Seen, cases, look, plant
+from planted_bugs.planting import Mode, Outcome, cases, look, plant
 
-__all__ = ["Mode", "Mutation", "Seen", "cases", "look", "plant"]
+__all__ = ["Mode", "Mutation", "Outcome", "cases", "look", "plant"]

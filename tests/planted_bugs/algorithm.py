@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planted_bugs.causes import MAXIMUM, RESCALE, ROW_SUM
 from planted_bugs.mutation import (
     ALL,
     HOPPER,
@@ -16,7 +17,6 @@ from planted_bugs.mutation import (
 _MASK = ("bug_reads_past_head", "bug_missing_tail_mask")
 _ONE_KEY = ("one_padded_key",)
 _OFF_BY_ONE = ("bug_key_too_many", "bug_misses_own_key")
-_MAXIMUM = ("maximum",)
 
 MUTATIONS: tuple[Mutation, ...] = (
     # ---- masks ----
@@ -166,7 +166,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v08", "v09", "v10", "v11", "v13"),
         "*= correction[i / 2];",
         "*= correction[1 - i / 2];",
-        ("rescale", "correction"),
+        RESCALE,
     ),
     Mutation(
         "O not rescaled",
@@ -281,17 +281,17 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v01", "v02"),
         "float m = -INFINITY;",
         "float m = 0.0f;",
-        _MAXIMUM,
+        MAXIMUM,
     ),
     Mutation(
         "maximum begins at 0",
         SPLIT,
         "float m = -INFINITY;",
         "float m = 0.0f;",
-        _MAXIMUM,
+        MAXIMUM,
         nth=0,
     ),
-    Mutation("maximum begins at 0", TILED, "m_rmem[i] = -INFINITY;", "m_rmem[i] = 0.0f;", _MAXIMUM),
+    Mutation("maximum begins at 0", TILED, "m_rmem[i] = -INFINITY;", "m_rmem[i] = 0.0f;", MAXIMUM),
     Mutation(
         "maximum begins at 0",
         (
@@ -301,28 +301,28 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         "{-INFINITY, -INFINITY};",
         "{0.0f, 0.0f};",
-        _MAXIMUM,
+        MAXIMUM,
     ),
     Mutation(
         "maximum begins at 0",
         ("v12",),
         "m_rmem[t][1] = -INFINITY;",
         "m_rmem[t][1] = 0.0f;",
-        _MAXIMUM,
+        MAXIMUM,
     ),
     Mutation(
         "maximum never taken",
         SCALAR,
         "m_new = fmaxf(m_new, score);",
         "m_new = 0.0f;",
-        _MAXIMUM,
+        MAXIMUM,
     ),
     Mutation(
         "maximum never taken",
         TILED,
         "m_new = fmaxf(m_new, s_rmem[i][j]);",
         "m_new = 0.0f;",
-        _MAXIMUM,
+        MAXIMUM,
     ),
     Mutation(
         "maximum never taken",
@@ -333,7 +333,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         "m_new[i / 2] = fmaxf(m_new[i / 2], s_rmem[tile][i]);",
         "m_new[i / 2] = 0.0f;",
-        _MAXIMUM,
+        MAXIMUM,
     ),
     Mutation(
         "maximum of the other row",
@@ -344,49 +344,49 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         "m_new[i / 2] = fmaxf(m_new[i / 2], s_rmem[tile][i]);",
         "m_new[1 - i / 2] = fmaxf(m_new[1 - i / 2], s_rmem[tile][i]);",
-        _MAXIMUM,
+        MAXIMUM,
     ),
     Mutation(
         "maximum of the other row",
         ("v12",),
         "fmaxf(scores[2 * r], scores[2 * r + 1])",
         "fmaxf(scores[2 - 2 * r], scores[3 - 2 * r])",
-        _MAXIMUM,
+        MAXIMUM,
     ),
     Mutation(
         "maximum of the last key alone",
         SCALAR,
         "m_new = fmaxf(m_new, score);",
         "m_new = fmaxf(m, score);",
-        _MAXIMUM,
+        MAXIMUM,
     ),
     Mutation(
         "maximum over the whole warp",
         ("v02", "v05", "v06"),
         "lane_bit < THREADS_PER_ROW; lane_bit *= 2) {\n        x = fmaxf",
         "lane_bit < 32; lane_bit *= 2) {\n        x = fmaxf",
-        _MAXIMUM,
+        MAXIMUM,
     ),
     Mutation(
         "maximum over half of the lanes",
         ("v02", "v05", "v06"),
         "lane_bit < THREADS_PER_ROW; lane_bit *= 2) {\n        x = fmaxf",
         "lane_bit < THREADS_PER_ROW / 2; lane_bit *= 2) {\n        x = fmaxf",
-        _MAXIMUM,
+        MAXIMUM,
     ),
     Mutation(
         "maximum over half of the lanes",
         TILED,
         "lane_bit < ROW_THREADS; lane_bit *= 2) {\n        x = fmaxf",
         "lane_bit < ROW_THREADS / 2; lane_bit *= 2) {\n        x = fmaxf",
-        _MAXIMUM,
+        MAXIMUM,
     ),
     Mutation(
         "maximum over half of the lanes",
         ("v08", "v09", "v10", "v11", "v12", "v13"),
         "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));",
         "return x;",
-        _MAXIMUM,
+        MAXIMUM,
         header="rows.cuh",
     ),
     Mutation(
@@ -394,7 +394,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v08", "v09", "v10", "v11", "v12", "v13"),
         "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));",
         "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 4));",
-        _MAXIMUM,
+        MAXIMUM,
         header="rows.cuh",
     ),
     Mutation(
@@ -402,21 +402,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v02", "v05", "v06"),
         "lane_bit < THREADS_PER_ROW; lane_bit *= 2) {\n        x +=",
         "lane_bit < THREADS_PER_ROW / 2; lane_bit *= 2) {\n        x +=",
-        ("row sum",),
+        ROW_SUM,
     ),
     Mutation(
         "sum over half of the lanes",
         TILED,
         "lane_bit < ROW_THREADS; lane_bit *= 2) {\n        x +=",
         "lane_bit < ROW_THREADS / 2; lane_bit *= 2) {\n        x +=",
-        ("row sum",),
+        ROW_SUM,
     ),
     Mutation(
         "sum over half of the lanes",
         ("v08", "v09", "v10", "v11", "v13"),
         "return x + __shfl_xor_sync(FULL_WARP, x, 2);",
         "return x;",
-        ("row sum",),
+        ROW_SUM,
         header="rows.cuh",
     ),
     Mutation("not divided by l", ("v01",), "1.0f / l;", "1.0f;", ("bug_not_divided",)),
@@ -448,24 +448,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         "1.0f;",
         ("bug_not_divided",),
     ),
-    Mutation("sum of the other row", ("v12",), "[i % 2 * 2];", "[2 - i % 2 * 2];", ("row sum",)),
+    Mutation("sum of the other row", ("v12",), "[i % 2 * 2];", "[2 - i % 2 * 2];", ROW_SUM),
     Mutation(
         "sum of this warp's keys",
         ("v12",),
         "l[r] += l_smem[w * BLOCK_M",
         "l[r] = l_smem[w * BLOCK_M",
-        ("row sum", "bug_mean_of_splits"),
+        (*ROW_SUM, "bug_mean_of_splits"),
     ),
-    Mutation(
-        "sum of this thread's keys", ("v02",), "1.0f / row_sum(l);", "1.0f / l;", ("row sum",)
-    ),
-    Mutation("sum of this thread's keys", SPLIT, "l = row_sum(l);", "", ("row sum",)),
+    Mutation("sum of this thread's keys", ("v02",), "1.0f / row_sum(l);", "1.0f / l;", ROW_SUM),
+    Mutation("sum of this thread's keys", SPLIT, "l = row_sum(l);", "", ROW_SUM),
     Mutation(
         "sum of this thread's keys",
         TILED,
         "1.0f / row_sum(l_rmem[i]);",
         "1.0f / l_rmem[i];",
-        ("row sum",),
+        ROW_SUM,
     ),
     Mutation(
         "sum of this thread's keys",
@@ -476,6 +474,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         "1.0f / row_sum(l_rmem[r]);",
         "1.0f / l_rmem[r];",
-        ("row sum",),
+        ROW_SUM,
     ),
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from planted_bugs.causes import INITIALISED, NEVER_WRITTEN, Words
 from planted_bugs.hopper import LANDS
 from planted_bugs.mutation import Mutation, Shapes
 
 _PAIRS = {"num_ctas": 4, "block_n": 64, "cluster_size": 2}
-_WRONG = ("largest error", "NaN", "never written", "TMA")
+_WRONG = ("largest_error_exceeds", "NaN", *NEVER_WRITTEN, "TMA")
 _LEAVES = ("cluster", "peer_has_exited")
-_ORDERS = ("cluster", "not initialised", "initialised", *LANDS)
+_ORDERS = ("cluster", *INITIALISED, *LANDS)
 
 # Both CTAs deadlock: the error names the missing copies and arrivals, but not that the two took
 # different query tiles.
@@ -16,7 +17,7 @@ NOT_NAMED = "every CTA has a place of its own"
 
 
 def _bug(
-    name: str, old: str, new: str, words: tuple[str, ...], nth: int | None = None, header: str = ""
+    name: str, old: str, new: str, words: Words, nth: int | None = None, header: str = ""
 ) -> Mutation:
     shapes: Shapes = "causal" if "own keys" in name else "odd"
     if "odd query tile" in name:

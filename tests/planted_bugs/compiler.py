@@ -16,7 +16,7 @@ COMPILER: tuple[Mutation, ...] = (
         (*ONE_TILE, *PERSISTENT),
         '"+f"(d[i])',
         '"=f"(d[i])',
-        ("by machine code",),
+        ("host_build_differs",),
         header="hopper.cuh",
     ),
     Mutation(

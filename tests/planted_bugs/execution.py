@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from engine.cuda_on_host.error_kinds import ErrorKind
+from planted_bugs.causes import FUSION, NEVER_WRITTEN, OUT_OF_BOUNDS, RACE, RESCALE, WAITED
 from planted_bugs.mutation import HOPPER, LOOPED, SHARED_KEYS, SPLIT, Mutation
 
 _RACE = (
@@ -15,7 +17,7 @@ _RACE = (
 # v14: two clusters of two CTAs, at least two tiles per warp for 200 keys; and one cluster.
 _CLUSTERS = {"num_splits": 4, "cluster_size": 2, "num_warps": 2}
 _ONE_CLUSTER = {"num_splits": 2, "cluster_size": 2, "num_warps": 2}
-_COPIED = ("waited", "asynchronous copy not complete", "cp.async", *_RACE)
+_COPIED = (*WAITED, ErrorKind.COPY_NOT_COMPLETE, "cp.async", *_RACE)
 # The ring with K two tiles ahead of V, and the config in which its bugs are looked for.
 _TWO_AHEAD: tuple[tuple[str, dict[str, int]], ...] = (("v11", {}), ("v13", {"num_ctas": 4}))
 
@@ -82,7 +84,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             variants,
             "FULL_WARP = 0xffffffffu",
             "FULL_WARP = 0x0000ffffu",
-            ("mask",),
+            (ErrorKind.BAD_WARP_MASK, "lane_not_in_mask", "lane_waits_in_mask"),
             header=header,
         )
         for header, variants in (
@@ -104,9 +106,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         "    if (query >= seqlen) return;\n    load_tile<BLOCK_M>(q_smem",
         (
             "barrier",
-            "uninitialised shared memory",
-            "uninitialised global memory",
-            "uninitialised local variable",
+            ErrorKind.SHARED_UNINITIALISED,
+            ErrorKind.GLOBAL_UNINITIALISED,
+            ErrorKind.LOCAL_UNINITIALISED,
             "peer_has_exited",
             "lane",
         ),
@@ -147,14 +149,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v06",),
         "== NUM_SPLITS - 1;",
         "== NUM_SPLITS - 2;",
-        ("other_cta_in_this_launch", "uninitialised global memory"),
+        ("other_cta_in_this_launch", ErrorKind.GLOBAL_UNINITIALISED),
     ),
     Mutation(
         "fused one split early",
         ("v14",),
         "== PARTS - 1;",
         "== PARTS - 2;",
-        ("other_cta_in_this_launch", "uninitialised global memory"),
+        ("other_cta_in_this_launch", ErrorKind.GLOBAL_UNINITIALISED),
     ),
     # ---- the clusters of v14 ----
     Mutation(
@@ -162,7 +164,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v14",),
         "        cluster_arrive();\n        cluster_wait();\n",
         "",
-        ("cluster.sync() is missing", "barrier"),
+        ("cta_returned_before", "access_before_start", "barrier"),
         config=_CLUSTERS,
     ),
     Mutation(
@@ -170,7 +172,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v14",),
         "if constexpr (CLUSTER_SIZE > 1) cluster_wait();",
         "",
-        ("shared memory of a CTA that has left", "access_before_start"),
+        (ErrorKind.CTA_HAS_LEFT, "access_before_start"),
         config=_ONE_CLUSTER,
     ),
     Mutation(
@@ -178,7 +180,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v14",),
         "        __syncwarp();\n        float* o_row",
         "        float* o_row",
-        ("race", "barrier", "__syncwarp"),
+        (*RACE, "barrier", "__syncwarp"),
         config=_CLUSTERS,
     ),
     Mutation(
@@ -186,7 +188,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v14",),
         "load_of_cta(l_smem + tile_row, r)",
         "l_smem[tile_row]",
-        ("rescale", "fusion", "splits", "keys"),
+        (*RESCALE, *FUSION, "splits", "keys"),
         config=_CLUSTERS,
     ),
     Mutation(
@@ -194,7 +196,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v14",),
         "m = fmaxf(m, m_of[r]);",
         "m = m_of[0];",
-        ("NaN", "other_cta_in_this_launch", "keys", "never written"),
+        ("NaN", "other_cta_in_this_launch", "keys", *NEVER_WRITTEN),
         "causal",
         config=_CLUSTERS,
     ),
@@ -203,7 +205,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v14",),
         "const int d0 = rank * (HEAD_DIM / CLUSTER_SIZE) + 2 * part;",
         "const int d0 = 2 * part;",
-        ("global memory race", "columns"),
+        (ErrorKind.GLOBAL_RACE, "columns"),
         config=_CLUSTERS,
     ),
     Mutation(
@@ -221,9 +223,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         "tile_index * CLUSTER_SIZE;",
         (
             "other_cta_in_this_launch",
-            "uninitialised shared memory",
-            "uninitialised global memory",
-            "uninitialised local variable",
+            ErrorKind.SHARED_UNINITIALISED,
+            ErrorKind.GLOBAL_UNINITIALISED,
+            ErrorKind.LOCAL_UNINITIALISED,
             "arrivals",
         ),
         config=_CLUSTERS,
@@ -233,7 +235,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v14",),
         "mapa.shared::cluster.u32 %0, %1, %2;",
         "mapa.shared::cluster.u32 %0, %1, 0;",
-        ("splits", "keys", "fusion"),
+        ("splits", "keys", *FUSION),
         header="cluster.cuh",
         config=_CLUSTERS,
     ),
@@ -249,7 +251,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v06",),
         "arrivals + head_index * gridDim.x + tile_index",
         "arrivals + head_index + tile_index",
-        ("arrivals", "ever written", "other_cta_in_this_launch"),
+        ("arrivals", *NEVER_WRITTEN, "other_cta_in_this_launch"),
     ),
     Mutation(
         "no barrier before the arrival",
@@ -305,12 +307,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "V a tile too far on",
                 f"(v_place, {source}, next",
                 f"(v_place, {source} + {tile}, next",
-                (
-                    "V",
-                    "array index out of bounds",
-                    "shared memory out of bounds",
-                    "global memory out of bounds",
-                ),
+                ("V", *OUT_OF_BOUNDS),
             ),
         )
     ),
@@ -330,12 +327,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "lane_source + 2 * TILE, next",
                 "lane_source + 3 * TILE, next",
                 None,
-                (
-                    "K",
-                    "array index out of bounds",
-                    "shared memory out of bounds",
-                    "global memory out of bounds",
-                ),
+                ("K", *OUT_OF_BOUNDS),
             ),
             (
                 "the rest of P left out",
@@ -351,7 +343,13 @@ MUTATIONS: tuple[Mutation, ...] = (
                 0,
                 ("with_wrong_weights", "against_the_rest"),
             ),
-            ("the last O not rescaled", "rescale(acc_rmem[t], correction[t]);", ";", 1, ("rescale", "O")),
+            (
+                "the last O not rescaled",
+                "rescale(acc_rmem[t], correction[t]);",
+                ";",
+                1,
+                (*RESCALE, "O"),
+            ),
         )
     ),
     *(
@@ -373,7 +371,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             (variant,),
             f"load_ahead(k_ahead, k_lane + 2 * {after});",
             f"load_ahead(k_ahead, k_lane + 2 * {before});",
-            ("K", "key", "asynchronous copy not complete"),
+            ("K", "key", ErrorKind.COPY_NOT_COMPLETE),
             config=own,
         )
         for (variant, own), after, before in zip(
@@ -407,7 +405,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "== last_cta - first_cta;",
                 "== last_cta - first_cta - 1;",
                 None,
-                ("other_cta_in_this_launch", "uninitialised global memory"),
+                ("other_cta_in_this_launch", ErrorKind.GLOBAL_UNINITIALISED),
             ),
             (
                 "counter not reset",
@@ -421,7 +419,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "+ (begin_tile == 0);",
                 "+ (begin_tile != 0);",
                 None,
-                ("other_cta_in_this_launch", "uninitialised global memory", "no_cta_wrote"),
+                ("other_cta_in_this_launch", ErrorKind.GLOBAL_UNINITIALISED, "no_cta_wrote"),
             ),
         )
     ),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from engine.cuda_on_host.error_kinds import ErrorKind
+from planted_bugs.causes import LEFT_OUT, MAXIMUM, NEVER_WRITTEN, OUT_OF_BOUNDS
 from planted_bugs.mutation import SPLIT, Mutation
-
-_MAXIMUM = ("maximum",)
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
@@ -68,7 +68,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v05",),
         "float m = -INFINITY;",
         "float m = 0.0f;",
-        _MAXIMUM,
+        MAXIMUM,
         nth=1,
     ),
     Mutation(
@@ -76,14 +76,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v06",),
         "    m = -INFINITY;",
         "    m = 0.0f;",
-        _MAXIMUM,
+        MAXIMUM,
     ),
     Mutation(
         "fusion reads what no CTA wrote",
         SPLIT,
         "if (m_split == -INFINITY) continue;",
         "",
-        ("no_cta_wrote", "uninitialised global memory"),
+        ("no_cta_wrote", ErrorKind.GLOBAL_UNINITIALISED),
         "causal",
     ),
     Mutation(
@@ -101,7 +101,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         SPLIT,
         "(split + 1) * chunk_rows)",
         "(split + 1) * chunk_rows - BLOCK_N)",
-        ("last key tile of every split",),
+        (("bug_without_last_of_every", "key tile", "split"),),
         config={"num_splits": 2},
     ),
     Mutation(
@@ -109,7 +109,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         SPLIT,
         "(num_tiles + NUM_SPLITS - 1) / NUM_SPLITS * BLOCK_N",
         "num_tiles / NUM_SPLITS * BLOCK_N",
-        ("leaving out", "leaves out", "using"),
+        (*LEFT_OUT, "bug_using_alone"),
         config={"num_splits": 2, "block_n": 32},
     ),
     # ---- the shares of v13 ----
@@ -118,7 +118,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v13",),
         "const int kv_end = min(seqlen_kv, end_tile * BLOCK_N);",
         "const int kv_end = min(seqlen_kv, (end_tile - (left == 0)) * BLOCK_N);",
-        ("leaving out",),
+        ("bug_leaving_out",),
         config={"num_ctas": 4},
     ),
     Mutation(
@@ -126,14 +126,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v13",),
         "position + left);\n",
         "position + left - (position == 0));\n",
-        (
-            "leaving out",
-            "other_cta_in_this_launch",
-            "ever written",
-            "array index out of bounds",
-            "shared memory out of bounds",
-            "global memory out of bounds",
-        ),
+        ("bug_leaving_out", "other_cta_in_this_launch", *NEVER_WRITTEN, *OUT_OF_BOUNDS),
         config={"num_ctas": 4},
     ),
     Mutation(
@@ -141,14 +134,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v13",),
         "const int begin_tile = max(0, position - START_TILES);",
         "const int begin_tile = position;",
-        (
-            "leaving out",
-            "other_cta_in_this_launch",
-            "ever written",
-            "array index out of bounds",
-            "shared memory out of bounds",
-            "global memory out of bounds",
-        ),
+        ("bug_leaving_out", "other_cta_in_this_launch", *NEVER_WRITTEN, *OUT_OF_BOUNDS),
         config={"num_ctas": 4},
     ),
     Mutation(
@@ -156,7 +142,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v13",),
         "share_begin(blockIdx.x + 1) - left - end_tile;",
         "share_begin(blockIdx.x + 1) - left - end;",
-        ("other_cta_in_this_launch", "uninitialised global memory", "ever written", "leaving out"),
+        (
+            "other_cta_in_this_launch",
+            ErrorKind.GLOBAL_UNINITIALISED,
+            *NEVER_WRITTEN,
+            "bug_leaving_out",
+        ),
         "causal",
         config={"num_ctas": 4},
     ),

@@ -5,25 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from engine.cuda_on_host.error_kinds import ErrorKind
 from kernels.ladder import by_id
+from planted_bugs.causes import COPY, OUT_OF_BOUNDS
 from planted_bugs.mutation import HOPPER, ONE_TILE, PERSISTENT, WARP_SPECIALIZED, Mutation
 
 _REUSED = {"block_n": 64}  # more tiles than stages
 _SEVERAL = {"num_ctas": 4, "block_n": 64}  # also more query tiles than CTAs
-_TOO_MANY = ("too many mbarrier arrivals",)
+_TOO_MANY = (ErrorKind.TOO_MANY_ARRIVALS,)
 LANDS = (
-    "shared memory race",
+    ErrorKind.SHARED_RACE,
     "no_barrier_since",
     "no_barrier_orders",
     "read_before_written",
     "mbarrier",
-    "copy",
+    *COPY,
 )
 _WRONG = (
-    "largest error",
-    "asynchronous copy not complete",
-    "shared memory race",
-    "proxy fence missing",
+    "largest_error_exceeds",
+    ErrorKind.COPY_NOT_COMPLETE,
+    ErrorKind.SHARED_RACE,
+    ErrorKind.PROXY_FENCE,
 )
 # elements of other positions
 
@@ -128,7 +130,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         WARP_SPECIALIZED,
         "mbarrier_init(v_empty + stage, 4 * CONSUMERS);",
         "mbarrier_init(v_empty + stage, 4);",
-        (*_TOO_MANY, "asynchronous copy not complete", "copy_overwrites_read"),
+        (*_TOO_MANY, ErrorKind.COPY_NOT_COMPLETE, "copy_overwrites_read"),
         config=_REUSED,
     ),
     Mutation(
@@ -165,19 +167,19 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "rows start with what the last query tile left",
                 "        start_rows();\n        mbarrier_wait(q_full + round",
                 "        mbarrier_wait(q_full + round",
-                ("largest error",),
+                ("largest_error_exceeds",),
             ),
             (
                 "O starts with what the last query tile left",
                 "        start_o();\n        pack_p();",
                 "        pack_p();",
-                ("largest error",),
+                ("largest_error_exceeds",),
             ),
             (
                 "V of a query tile's last keys at the next one's head",
                 "last_kv_head = kv_head;",
                 "last_kv_head = kv_head + 1;",
-                ("largest error", "head", "TMA", "bound"),
+                ("largest_error_exceeds", "head", "TMA", *OUT_OF_BOUNDS),
             ),
         )
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from engine.cuda_on_host.error_kinds import ErrorKind
+from planted_bugs.causes import PRECISION, WAITED
 from planted_bugs.mutation import SCALAR, SHARED_KEYS, Mutation
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -11,21 +13,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v01",),
         "acc_rmem[d] += p * to_float(v_smem[n * HEAD_DIM + d]);",
         "acc_rmem[d] = to_float(to_element(acc_rmem[d] + p * to_float(v_smem[n * HEAD_DIM + d])));",
-        ("precision",),
+        PRECISION,
     ),
     Mutation(
         "l summed in 16 bits",
         ("v01", "v02"),
         "l += p;",
         "l = to_float(to_element(l + p));",
-        ("precision",),
+        PRECISION,
     ),
     Mutation(
         "S rounded to 16 bits",
         (*SCALAR,),
         "s_row[n] = score;",
         "s_row[n] = to_float(to_element(score));",
-        ("precision",),
+        PRECISION,
     ),
     Mutation(
         "P truncated",
@@ -107,14 +109,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v12",),
         "    cp_async_wait_all();",
         "",
-        ("waited", "asynchronous copy not complete", "cp.async"),
+        (*WAITED, ErrorKind.COPY_NOT_COMPLETE, "cp.async"),
     ),
     Mutation(
         "no wait for the copies of K",
         ("v12",),
         "        cp_async_wait<0>();",
         "",
-        ("waited", "asynchronous copy not complete", "cp.async"),
+        (*WAITED, ErrorKind.COPY_NOT_COMPLETE, "cp.async"),
         config=SHARED_KEYS,
     ),
     Mutation(
@@ -122,7 +124,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v12",),
         "        cp_async_commit();",
         "",
-        ("waited", "asynchronous copy not complete", "cp.async"),
+        (*WAITED, ErrorKind.COPY_NOT_COMPLETE, "cp.async"),
         config=SHARED_KEYS,
     ),
     Mutation(
@@ -130,7 +132,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v12",),
         "cp_async_16(tile_smem + row * stride + d,",
         "cp_async_16(tile_smem + (row ^ 1) * stride + d,",
-        ("of V", "V of", "V read"),
+        ("V",),
     ),
     Mutation(
         "the second step of Q and K left out",
@@ -195,7 +197,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "{%0, %1, %2, %3}, [%4+16];",
                 0,
                 "v08",
-                ("mma", "uninitialised shared memory"),
+                ("mma", ErrorKind.SHARED_UNINITIALISED),
             ),
             (
                 "address misaligned",
@@ -282,7 +284,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "[%1], 16, 4;",
                 0,
                 "v12",
-                ("of V", "V of", "V read"),
+                ("V",),
             ),
             (
                 "no wait",
@@ -291,7 +293,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "",
                 0,
                 "v12",
-                ("waited", "asynchronous copy not complete"),
+                (*WAITED, ErrorKind.COPY_NOT_COMPLETE),
             ),
             (
                 "waits for too few",
@@ -300,7 +302,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "commit_group; cp.async.wait_group 1;",
                 0,
                 "v12",
-                ("waited", "asynchronous copy not complete"),
+                (*WAITED, ErrorKind.COPY_NOT_COMPLETE),
             ),
             (
                 "waits before the group is closed",
@@ -309,7 +311,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "cp.async.wait_group 0;",
                 0,
                 "v12",
-                ("waited", "asynchronous copy not complete"),
+                (*WAITED, ErrorKind.COPY_NOT_COMPLETE),
             ),
             (
                 "copied to the next row",
@@ -318,7 +320,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "[%0+16], [%1], 16",
                 0,
                 "v12",
-                ("uninitialised shared memory", "of V", "V of"),
+                (ErrorKind.SHARED_UNINITIALISED, "V"),
             ),
             (
                 "an instruction that is not there",

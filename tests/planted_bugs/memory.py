@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
+from engine.cuda_on_host.error_kinds import ErrorKind
+from planted_bugs.causes import NEVER_WRITTEN, OUT_OF_BOUNDS
 from planted_bugs.mutation import LOOPED, SCALAR, SHARED_KEYS, TILED, Mutation
-
-_BOUNDS = (
-    "array index out of bounds",
-    "shared memory out of bounds",
-    "global memory out of bounds",
-)
 
 MUTATIONS: tuple[Mutation, ...] = (
     # ---- addresses ----
@@ -24,12 +20,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v08", "v09", "v10", "v11", "v13"),
         "q + q_head + (size_t)query * HEAD_DIM + d;",
         "q + q_head + (size_t)(query + 1) * HEAD_DIM + d;",
-        (
-            "next_row",
-            "array index out of bounds",
-            "shared memory out of bounds",
-            "global memory out of bounds",
-        ),
+        ("next_row", *OUT_OF_BOUNDS),
     ),
     Mutation(
         "Q of the first tile",
@@ -43,20 +34,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         LOOPED,
         "k + kv_head, n0, seqlen_kv);",
         "k + kv_head, n0 + 1, seqlen_kv);",
-        (("bug_head_read", "K"), "K read one row"),
+        (("bug_head_read", "K"),),
     ),
     Mutation(
         "V a row too early",
         LOOPED,
         "v + kv_head, n0, seqlen_kv);",
         "v + kv_head, n0 - 1, seqlen_kv);",
-        (
-            ("bug_head_read", "V"),
-            "V read one row",
-            "array index out of bounds",
-            "shared memory out of bounds",
-            "global memory out of bounds",
-        ),
+        (("bug_head_read", "V"), *OUT_OF_BOUNDS),
     ),
     Mutation(
         "V without the head's offset",
@@ -77,21 +62,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         LOOPED,
         "load_tile<BLOCK_N>(k_smem, k + kv_head",
         "load_tile<BLOCK_N>(k_smem, v + kv_head",
-        ("V in K's place", "K and V"),
+        (("bug_other_operand", "V", "K"), ("bug_head_read", "K and V")),
     ),
     Mutation(
         "batch without num_heads",
         ("v01", "v02", "v03", "v04", "v08", "v09", "v10", "v11"),
         "(size_t)blockIdx.z * num_heads + blockIdx.y;",
         "(size_t)blockIdx.z + blockIdx.y;",
-        ("offset_without_num_heads", "ever written", "other_cta_in_this_launch"),
+        ("offset_without_num_heads", *NEVER_WRITTEN, "other_cta_in_this_launch"),
     ),
     Mutation(
         "batch without num_heads",
         ("v12",),
         "= blockIdx.z * num_heads + blockIdx.y;",
         "= blockIdx.z + blockIdx.y;",
-        ("offset_without_num_heads", "ever written", "other_cta_in_this_launch"),
+        ("offset_without_num_heads", *NEVER_WRITTEN, "other_cta_in_this_launch"),
     ),
     Mutation(
         "shared K without the head's offset",
@@ -130,7 +115,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         "blockIdx.y / group;",
         "blockIdx.y;",
-        ("kv_by_query_head", *_BOUNDS),
+        ("kv_by_query_head", *OUT_OF_BOUNDS),
         "gqa",
     ),
     Mutation(
@@ -138,35 +123,35 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v01",),
         "row < length ?",
         "row <= length ?",
-        _BOUNDS,
+        OUT_OF_BOUNDS,
     ),
     Mutation(
         "load reads one row past the end",
         ("v02", "v05", "v06", *TILED, "v08", "v09", "v10", "v12"),
         "first_row + row < length",
         "first_row + row <= length",
-        _BOUNDS,
+        OUT_OF_BOUNDS,
     ),
     Mutation(
         "load reads one row past the end",
         ("v12",),
         "if (row >= length)",
         "if (row > length)",
-        _BOUNDS,
+        OUT_OF_BOUNDS,
     ),
     Mutation(
         "load does not look at the end",
         ("v01",),
         "row < length ?",
         "true ?",
-        _BOUNDS,
+        OUT_OF_BOUNDS,
     ),
     Mutation(
         "load does not look at the end",
         ("v02", "v05", "v06"),
         "if (first_row + row < length) {",
         "{",
-        _BOUNDS,
+        OUT_OF_BOUNDS,
     ),
     # ---- stores ----
     Mutation(
@@ -174,49 +159,49 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v01", "v02"),
         "query < seqlen) {",
         "query < seqlen - 1) {",
-        ("ever written",),
+        NEVER_WRITTEN,
     ),
     Mutation(
         "last row not stored",
         (*TILED, "v08", "v09", "v10"),
         "if (query >= seqlen) continue;",
         "if (query >= seqlen - 1) continue;",
-        ("ever written",),
+        NEVER_WRITTEN,
     ),
     Mutation(
         "last row not stored",
         ("v05", "v06"),
         "if (query >= seqlen) return;",
         "if (query >= seqlen - 1) return;",
-        ("ever written",),
+        NEVER_WRITTEN,
     ),
     Mutation(
         "last row not stored",
         ("v12",),
         "row < 16 && query < seqlen",
         "row < 16 && query < seqlen - 1",
-        ("ever written",),
+        NEVER_WRITTEN,
     ),
     Mutation(
         "a row too many stored",
         (*TILED, "v08", "v09", "v10"),
         "if (query >= seqlen) continue;",
         "if (query > seqlen) continue;",
-        (*_BOUNDS, "other_cta_in_this_launch"),
+        (*OUT_OF_BOUNDS, "other_cta_in_this_launch"),
     ),
     Mutation(
         "a row too many stored",
         ("v05", "v06"),
         "if (query >= seqlen) return;",
         "if (query > seqlen) return;",
-        (*_BOUNDS, "other_cta_in_this_launch", "uninitialised global memory"),
+        (*OUT_OF_BOUNDS, "other_cta_in_this_launch", ErrorKind.GLOBAL_UNINITIALISED),
     ),
     Mutation(
         "a row too many stored",
         ("v12",),
         "row < 16 && query < seqlen",
         "row < 16 && query <= seqlen",
-        (*_BOUNDS, "other_cta_in_this_launch", "uninitialised global memory"),
+        (*OUT_OF_BOUNDS, "other_cta_in_this_launch", ErrorKind.GLOBAL_UNINITIALISED),
     ),
     Mutation(
         "neighbouring columns swapped",
@@ -269,14 +254,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v01",),
         "if (tid < BLOCK_M && query < seqlen) {",
         "if (false) {",
-        ("ever written",),
+        NEVER_WRITTEN,
     ),
     Mutation(
         "half of a row is stored",
         ("v02",),
         "j < PAIRS_PER_THREAD; j++) {\n            element* pair = out_row",
         "j < PAIRS_PER_THREAD / 2; j++) {\n            element* pair = out_row",
-        ("ever written",),
+        NEVER_WRITTEN,
     ),
     Mutation(
         "a NaN is stored",
@@ -299,21 +284,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v21",),
         "tile < end_tile ? pages[tile / TILES_PER_PAGE] : 0;",
         "pages[tile / TILES_PER_PAGE];",
-        _BOUNDS,
+        OUT_OF_BOUNDS,
     ),
     Mutation(
         "a page for every tile",
         ("v21",),
         "pages[tile / TILES_PER_PAGE]",
         "pages[tile]",
-        (*_BOUNDS, "NaN"),
+        (*OUT_OF_BOUNDS, "NaN"),
     ),
     Mutation(
         "page that is not there",
         ("v21",),
         "pages[tile / TILES_PER_PAGE]",
         "pages[tile / TILES_PER_PAGE] + 1000",
-        _BOUNDS,
+        OUT_OF_BOUNDS,
     ),
     Mutation(
         "table of the first sequence",
@@ -334,7 +319,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v21",),
         "(size_t)page * num_heads_kv + kv_head_index",
         "(size_t)page + kv_head_index",
-        ("head", "NaN", *_BOUNDS),
+        ("head", "NaN", *OUT_OF_BOUNDS),
     ),
     Mutation(
         "first tile of a page for all",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from engine.attention.problem import Problem
 from kernels.ladder import LADDER
+from planted_bugs.causes import Words
 from tests.words import is_name, says
 
 SCALAR = ("v01", "v02", "v05", "v06")
@@ -28,7 +29,7 @@ ALL = (
     "v21",
     *ONE_TILE,
     *PERSISTENT,
-)  # but v22: masked key by key
+)  # except v22, which masks key by key
 SPLIT = ("v05", "v06")
 SHARED_KEYS = {"num_warps": 4, "row_warps": 2, "keys_per_warp": 64}  # v12: warps that share K
 
@@ -57,14 +58,17 @@ class Mutation:
 
     `words`: one of them must be in what the check says; the line that was changed does as well.
     They are names of messages in tests/words.json, alone or with the values in them, kinds of
-    errors (`engine.cuda_on_host.error_kinds`), or terms of CUDA and of the kernel.
+    errors (`engine.cuda_on_host.error_kinds`), or terms of CUDA and of the kernel; those of a cause
+    that several tables have are in `planted_bugs.causes`.
     """
+
+    place_names: ClassVar[bool] = True  # the line that was changed names the bug as well
 
     name: str
     variants: tuple[str, ...]
     old: str
     new: str
-    words: tuple[str | tuple[str, ...], ...]
+    words: Words
     shapes: Shapes = "odd"
     nth: int | None = None  # which occurrence; None: all
     header: str = ""  # the file that is changed, if it is not the variant's own
@@ -72,8 +76,8 @@ class Mutation:
 
     def is_named(self, text: str, places: tuple[str, ...]) -> bool:
         """Return whether the message names the bug; `places` are the changed lines."""
-        return any(_is_in(text, word) for word in self.words) or any(
-            re.search(rf"{re.escape(place)}\b", text) for place in places
+        return any(_is_in(text, word) for word in self.words) or (
+            self.place_names and any(re.search(rf"{re.escape(place)}\b", text) for place in places)
         )
 
     def problems(self, variant: str) -> tuple[Problem, ...]:
@@ -88,4 +92,8 @@ class Mutation:
 def _is_in(text: str, word: str | tuple[str, ...]) -> bool:
     if isinstance(word, tuple):
         return says(text, *word)
-    return says(text, word) if is_name(word) else word in text
+    if is_name(word):
+        return says(text, word)
+    if len(word) > len("dO"):
+        return word in text
+    return re.search(rf"(?<![\w/]){word}(?![\w/])", text) is not None  # a tensor, but not of K/V

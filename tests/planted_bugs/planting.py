@@ -35,7 +35,7 @@ MUTATIONS = (
 
 
 @dataclass(frozen=True)
-class Seen:
+class Outcome:
     """Result of one mode for a mutation."""
 
     found: bool
@@ -143,13 +143,15 @@ def plain(text: str) -> str:
     return text
 
 
-def look(evaluator: Evaluator, mutation: Mutation, variant: str, mode: Mode, folder: Path) -> Seen:
+def look(
+    evaluator: Evaluator, mutation: Mutation, variant: str, mode: Mode, folder: Path
+) -> Outcome:
     """Evaluate the mutated kernel in one mode, on its problems until it is found."""
     if mode == "machine code":
         build_all()  # else a failed build of the emulator would count as found
     source, places = plant(mutation, variant, folder)
     name = use_kernel(source).id if is_own(variant) else variant
-    seen = Seen(False, False, "")
+    outcome = Outcome(False, False, "")
     for problem in mutation.problems(variant):
         request = EvaluationRequest(
             name,
@@ -163,13 +165,13 @@ def look(evaluator: Evaluator, mutation: Mutation, variant: str, mode: Mode, fol
         )
         evaluation = evaluator.evaluate(request, source=source).evaluation
         if mode == "machine code" and evaluation.status is Status.SKIPPED:
-            return Seen(False, False, evaluation.reason)  # code that is not executed here
-        if (seen := _seen(evaluation, mutation, places)).found:
-            return seen
-    return seen
+            return Outcome(False, False, evaluation.reason)  # code that is not executed here
+        if (outcome := _outcome(evaluation, mutation, places)).found:
+            return outcome
+    return outcome
 
 
-def _seen(evaluation: Evaluation, mutation: Mutation, places: tuple[str, ...]) -> Seen:
+def _outcome(evaluation: Evaluation, mutation: Mutation, places: tuple[str, ...]) -> Outcome:
     correctness = evaluation.correctness
     said = [evaluation.reason]
     warned = False
@@ -183,4 +185,4 @@ def _seen(evaluation: Evaluation, mutation: Mutation, places: tuple[str, ...]) -
     text = " | ".join(said)
     named = mutation.is_named(text, places)
     refused = evaluation.status is Status.COMPILE_ERROR
-    return Seen(evaluation.status is not Status.PASSED or warned, named, text, warned, refused)
+    return Outcome(evaluation.status is not Status.PASSED or warned, named, text, warned, refused)

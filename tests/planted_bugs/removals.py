@@ -1,7 +1,7 @@
 """Removal of each statement of a rung that orders accesses: waits, arrivals, fences, barriers.
 
 Those of Hopper's kernels stand in the tables as well, with the words that must name them; here are
-all of every rung, with what it takes to come by them.
+all of every rung, with problems and tunables that execute them.
 """
 
 from __future__ import annotations

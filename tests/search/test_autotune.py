@@ -1,4 +1,4 @@
-"""From a search to a kept config: timed side by side on a GPU, else by predicted times."""
+"""From a search to a saved config: timed side by side on a GPU, else by predicted times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.search.ranking import SweepRow
 WARM = SamplerSettings(kinds=("device_warm",))
 
 
-def test_the_final_is_measured_side_by_side_where_that_can_be() -> None:
+def test_the_final_round_is_measured_side_by_side_on_a_gpu() -> None:
     """The search's times are 2 % off and rank wrongly; the final round ranks correctly."""
     truth = {1: 10.0, 2: 10.0, 4: 10.3, 8: 12.0}
     seen = {1: 10.2, 2: 10.3, 4: 10.1, 8: 12.0}
@@ -40,14 +40,14 @@ def test_the_final_is_measured_side_by_side_where_that_can_be() -> None:
     assert says(result.reason, "measured_side_by_side")
 
 
-def test_without_a_device_what_runs_differ_by_is_a_tie() -> None:
+def test_without_a_gpu_times_within_the_noise_are_tied() -> None:
     rows = [row("v05", t, config={"num_splits": s}) for s, t in ((1, 10.2), (2, 10.1), (4, 13.0))]
     (result,) = problem_results(rows)
     assert [p.place for p in result.places] == [1, 1, 3]
     assert says(result.reason, "one_after_another")
 
 
-def test_predictions_are_never_raced_and_always_called_so() -> None:
+def test_predictions_are_never_measured_side_by_side_and_are_labelled() -> None:
     def opened(_: Sequence[SweepRow]) -> AbstractContextManager[Candidates]:
         raise AssertionError("nothing to measure")
 
@@ -57,7 +57,7 @@ def test_predictions_are_never_raced_and_always_called_so() -> None:
     assert says(result.reason, "predicted_tie")
 
 
-def test_only_the_best_enter_the_final_round_and_all_keep_a_place() -> None:
+def test_only_the_best_enter_the_final_round_and_all_have_a_place() -> None:
     many = [
         row("v05", 10.0 + i, config={"num_splits": s, "threads_per_row": t, "block_n": b})
         for i, (s, t, b) in enumerate(
@@ -105,7 +105,7 @@ def test_a_kept_config_says_where_it_comes_from() -> None:
     assert tuned_config(result, rows, "random", "v02") is None
 
 
-def test_two_gpus_of_one_model_have_a_winner_each() -> None:
+def test_each_of_two_gpus_of_one_model_has_a_winner() -> None:
     """Each GPU has its own winner, as times of different GPUs are never ranked together."""
     rows = [
         row("v05", t, config={"num_splits": s}, gpu=gpu)

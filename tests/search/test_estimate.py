@@ -40,7 +40,7 @@ def in_all_s(request: EvaluationRequest, on_gpu: bool) -> float:
     return sum(prior_s(request, on_gpu).values())
 
 
-def test_the_prior_knows_what_costs_time() -> None:
+def test_default_costs_follow_the_work_of_a_point() -> None:
     small, large = point("v05").request, point("v05", LARGE).request
     assert prior_s(large, on_gpu=False)["check"] > 5 * prior_s(small, on_gpu=False)["check"]
     assert in_all_s(replace(small, check=True), on_gpu=False) > in_all_s(small, on_gpu=False)
@@ -49,7 +49,7 @@ def test_the_prior_knows_what_costs_time() -> None:
     assert in_all_s(not_executed, on_gpu=False) < in_all_s(small, on_gpu=False)
 
 
-def test_finished_points_say_how_fast_this_machine_is() -> None:
+def test_finished_points_calibrate_the_speed_of_the_machine() -> None:
     points = [point("v05", num_splits=s) for s in (1, 2, 4, 8)] + [point("v05", LARGE)]
     estimator = made(points)
     before = estimator.left().expected_s
@@ -62,7 +62,7 @@ def test_finished_points_say_how_fast_this_machine_is() -> None:
     assert estimator.left().expected_s == pytest.approx(3 * in_all_s(points[4].request, False))
 
 
-def test_the_next_sweep_knows_what_this_one_took() -> None:
+def test_the_next_sweep_uses_the_pace_of_this_one() -> None:
     points = [point("v05", num_splits=s) for s in (1, 2, 4, 8)]
     first = made(points)
     guess = first.left().expected_s
@@ -75,7 +75,7 @@ def test_the_next_sweep_knows_what_this_one_took() -> None:
     )  # a sweep of another kind has no pace yet
 
 
-def test_one_odd_point_does_not_spoil_it() -> None:
+def test_one_outlier_does_not_change_the_estimate() -> None:
     points = [point("v05", num_splits=s) for s in (1, 2, 4, 8, 16)]
     estimator = made(points)
     for p, factor in zip(points[:4], (50.0, 1.0, 1.0, 1.0), strict=True):
@@ -103,7 +103,7 @@ class Clock:
         return self.now_s
 
 
-def test_a_sweep_says_how_long_it_takes_once_its_first_points_ended(
+def test_the_estimate_is_accurate_after_the_first_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Simulating takes ten times the default cost, compiling a tenth, a check the default; a kernel
@@ -179,7 +179,7 @@ def spent(request: EvaluationRequest, simulate: float) -> tuple[float, dict[str,
 
 
 def test_cached_simulations_do_not_predict_new_ones() -> None:
-    """Cached simulations teach nothing of the cost of new ones (2 s to 6 s were minutes)."""
+    """Cached simulations say nothing about the cost of new ones (2 to 6 s took minutes)."""
     for simulate in (1.0, 0.0):
         sweep = made(SPLITS)
         for p in SPLITS:
@@ -256,7 +256,7 @@ def test_under_load_an_estimate_grows_and_widens() -> None:
     assert under_load.left().expected_s == pytest.approx(4 * idle.left().expected_s)
 
 
-def test_the_first_points_of_each_kernel_say_little_of_the_others() -> None:
+def test_first_points_of_each_kernel_do_not_predict_later_ones() -> None:
     """Points of the first problem compile and simulate; points of others find that cached."""
     problems = [replace(SMALL, batch=b) for b in range(1, 9)]
     points = [point("v05", p, num_splits=s) for p in problems for s in (1, 2, 4, 8)]

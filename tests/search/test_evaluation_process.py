@@ -20,7 +20,7 @@ SEQLENS = (32, DEADLY_SEQLEN, 64, LOSING_SEQLEN, 128)
 
 
 @pytest.mark.slow
-def test_a_point_that_breaks_the_gpu_or_its_process_costs_that_point_alone(tmp_path: Path) -> None:
+def test_a_point_that_breaks_the_gpu_or_its_process_affects_no_other(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import made_up_gpu\nmade_up_gpu.install()\n")
     folders = (tmp_path, TESTS, TESTS.parent)
     path = tmp_path / "s.jsonl"

@@ -1,4 +1,4 @@
-"""The final's way onto a GPU, with made-up timers: who enters, under which name, and the lock."""
+"""The final round on a GPU with made-up timers: which rows enter, their names, and the lock."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MadeUpTimer:
 
 
 class MadeUpCuda:
-    """The part of the CUDA backend that a final needs; num_splits=8 does not launch."""
+    """The part of the CUDA backend that a final round needs; num_splits=8 does not launch."""
 
     def __init__(self) -> None:
         self.plans: list[LaunchPlan] = []
@@ -89,7 +89,9 @@ class MadeUpEvaluator(Evaluator):
         return self.cuda  # type: ignore[return-value]
 
 
-def test_the_best_rows_race_on_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_rows_are_timed_side_by_side_on_the_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     seen = {1: 5.1, 2: 5.0, 4: 5.05, 8: 4.9}
     rows = [row("v05", t, config={"num_splits": s}) for s, t in seen.items()]
@@ -105,7 +107,9 @@ def test_the_best_rows_race_on_the_gpu(tmp_path: Path, monkeypatch: pytest.Monke
     assert says(result.reason, "measured_side_by_side")
 
 
-def test_rows_of_another_gpu_do_not_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_another_gpu_are_excluded_from_the_final_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")  # without a driver, the name of the GPU
     at_hand = f"{platform.node()}:7"

@@ -30,7 +30,7 @@ class Counting(SimulatedDevice):
 
 
 @pytest.mark.slow
-def test_the_fastest_wins_from_any_place_in_the_field() -> None:
+def test_the_fastest_candidate_wins_in_any_order() -> None:
     for seed in range(5):
         names = sorted(FIELD, key=lambda n: (int(n[1:]) * 7 + seed) % 24)
         device = SimulatedDevice(FIELD, SimulatedConditions(noise=0.01), seed)
@@ -67,7 +67,7 @@ def test_possibly_best_candidates_are_not_dropped_early() -> None:
     assert Counter(result.left_in_heat.values())[3] >= 5
 
 
-def test_few_candidates_go_straight_to_the_final() -> None:
+def test_few_candidates_need_no_elimination_rounds() -> None:
     device = SimulatedDevice({"a": 10.0, "b": 12.0}, SimulatedConditions(noise=0.004))
     result = race(SimulatedCandidates(device, ["b", "a", "b"]), WARM)
     assert result.left_in_heat == {}
@@ -79,7 +79,7 @@ def test_few_candidates_go_straight_to_the_final() -> None:
         race(SimulatedCandidates(device, []), WARM)
 
 
-def test_on_a_throttled_gpu_all_tie_and_it_says_so() -> None:
+def test_on_a_throttled_gpu_all_tie_with_a_note() -> None:
     hot = SimulatedConditions(noise=0.004, throttles=(Throttle(0.0, 1e9, 0.5),))
     settings = SamplerSettings(kinds=("device_warm",), max_s=1.0)
     result = race(SimulatedCandidates(SimulatedDevice({"a": 10.0, "b": 20.0}, hot), "ab"), settings)
@@ -87,7 +87,7 @@ def test_on_a_throttled_gpu_all_tie_and_it_says_so() -> None:
     assert [p.place for p in result.places] == [1, 1]
 
 
-def test_a_race_can_be_stopped() -> None:
+def test_a_final_round_can_be_stopped() -> None:
     device = SimulatedDevice(FIELD, SimulatedConditions(noise=0.01))
     result = race(
         SimulatedCandidates(device, list(FIELD)),

@@ -39,7 +39,7 @@ def test_ties_share_a_place() -> None:
     assert assign_places([], slower) == []
 
 
-def test_a_side_by_side_run_tells_two_percent_apart_and_shows_equals_as_tied() -> None:
+def test_a_side_by_side_run_distinguishes_two_percent_and_ties_equals() -> None:
     true_us = {"a": 10.0, "b": 10.0, "c": 10.3, "d": 12.0}
     device = SimulatedDevice(true_us, SimulatedConditions(noise=0.004), seed=1)
     run = run_rounds(device, "a", ["b", "c", "d"], SamplerSettings(kinds=("device_warm",)))
@@ -49,7 +49,7 @@ def test_a_side_by_side_run_tells_two_percent_apart_and_shows_equals_as_tied() -
     assert ranked["c"].ratio == pytest.approx(1.03, abs=0.01)
 
 
-def test_separate_measurements_need_more_than_runs_differ_by() -> None:
+def test_separate_measurements_within_the_noise_of_runs_tie() -> None:
     close = [row("v05", t, config={"num_splits": s}) for s, t in ((1, 10.0), (2, 10.2), (4, 11.0))]
     places = rank_rows(close)
     assert [p.place for p in places] == [1, 1, 3]
@@ -162,7 +162,7 @@ def test_two_gpus_of_one_model_get_no_verdict() -> None:
     assert [(name, len(group)) for (name, _), group in alone.items()] == [("L4", 3)]
 
 
-def test_a_prediction_is_the_same_wherever_it_was_made() -> None:
+def test_a_prediction_does_not_depend_on_the_gpu_that_made_it() -> None:
     one, two = (row("v05", 9.0, origin="predicted", gpu=gpu) for gpu in (ONE, TWO))
     assert compare_rows(two, one) is Verdict.SAME
     assert list(by_problem([one, two])) == [("L4", SMALL)]

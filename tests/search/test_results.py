@@ -173,7 +173,7 @@ def test_occupancy_and_time_may_rank_differently() -> None:
     assert found.loc["v01", "sentence"] == ""
 
 
-def test_outliers_are_sought_within_a_problem_only() -> None:
+def test_outliers_are_relative_to_their_problem() -> None:
     low = row("v01", 40.0, registers=168)
     high = row("v05", 60.0, LARGE, registers=32)
     assert not occupancy_frame(sweep_frame([low, high]))["outlier"].any()
@@ -221,7 +221,7 @@ def test_parallel_coordinates_shows_what_varies() -> None:
     assert set(shown["variant"]) == {0, 1}
 
 
-def test_views_of_ten_thousand_rows_are_quick() -> None:
+def test_frames_of_ten_thousand_rows_are_quick() -> None:
     made = full_sweep()
     rows = [replace(made[i % len(made)], point=str(i)) for i in range(10_000)]
     sweep_frame(rows[:10])  # warm up: imports pandas
@@ -234,5 +234,5 @@ def test_views_of_ten_thousand_rows_are_quick() -> None:
     assert time.process_time() - start < 2.0
 
 
-def test_points_of_a_row_are_those_of_the_space() -> None:
+def test_a_row_has_the_point_of_its_space() -> None:
     assert row("v05", 1.0, config={"num_splits": 2}).point == point("v05", num_splits=2).id

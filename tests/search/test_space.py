@@ -38,7 +38,7 @@ from kernels.ladder import by_id
         ("7:7", (7,)),
     ],
 )
-def test_values(text: str, values: tuple[int, ...]) -> None:
+def test_values_of_an_axis(text: str, values: tuple[int, ...]) -> None:
     assert parse_values(text, "--seqlen") == values
 
 
@@ -65,7 +65,7 @@ def test_axes_span_their_product_once() -> None:
         ProblemAxes(batch=tuple(range(1, 1002)), seqlen=tuple(range(1, 1002))).problems()
 
 
-def test_the_variants_own_space_is_taken_whole() -> None:
+def test_a_variants_whole_space_is_searched() -> None:
     space = Space(("v01", "v05"), (SMALL,))
     points = space.points(SweepOptions())
     expected = dict.fromkeys(("v01", "v05"), 1)
@@ -77,14 +77,14 @@ def test_the_variants_own_space_is_taken_whole() -> None:
         assert sum(p.request.variant == v for p in points) == count
 
 
-def test_tunables_narrow_it_and_defaults_only_leaves_the_rest_alone() -> None:
+def test_tunables_restrict_the_space_and_defaults_only_fixes_the_rest() -> None:
     points = Space(("v05",), (SMALL,), {"num_splits": (1, 2)}, own_values=False).points(
         SweepOptions()
     )
     configs = [dict(p.request.config) for p in points]
     default = by_id("v05").default_config()
     assert configs == [{**default, "num_splits": 1}, {**default, "num_splits": 2}]
-    # A variant without that tunable stays in the space.
+    # A variant without that tunable remains in the space.
     both = Space(("v01", "v05"), (SMALL,), {"num_splits": (1, 2)}, own_values=False)
     assert len(both.points(SweepOptions())) == 3
 
@@ -102,7 +102,7 @@ def test_constraints_are_decided_before_anything_is_compiled() -> None:
     assert "num_splits=3" in wrong.why_not
 
 
-def test_a_gpu_goes_by_any_of_its_names_and_must_exist() -> None:
+def test_a_gpu_may_have_any_of_its_names() -> None:
     space = Space(("v01",), (SMALL,))
     first, second = (space.points(SweepOptions(gpu=name)) for name in ("NVIDIA L4", "l4"))
     assert first == second
@@ -118,7 +118,7 @@ def test_unknown_names_are_refused_before_a_sweep_begins() -> None:
         Space(("v05",), (SMALL,), {"splits": (1,)})
 
 
-def test_too_many_points_are_one_sentence() -> None:
+def test_too_many_points_give_a_one_sentence_error() -> None:
     problems = tuple(Problem(b, 1, s, 64) for b in range(1, 200) for s in range(1, 200))
     space = Space(("v05",), problems)
     assert space.count() > MAX_POINTS
@@ -126,7 +126,7 @@ def test_too_many_points_are_one_sentence() -> None:
         space.points(SweepOptions())
 
 
-def test_ids_name_the_evaluation_and_nothing_else() -> None:
+def test_ids_depend_only_on_the_evaluation() -> None:
     request = point("v05", num_splits=2).request
     same = EvaluationRequest(
         "v05_kv_split", SMALL, {"num_splits": 2}, gpu="L4", timeout_s=5.0, effort="quick"
@@ -158,7 +158,9 @@ def test_ids_never_change() -> None:
     splits=st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=4),
     own=st.booleans(),
 )
-def test_a_space_survives_its_journal(batch: list[int], splits: list[int], own: bool) -> None:
+def test_a_space_is_read_back_from_its_journal(
+    batch: list[int], splits: list[int], own: bool
+) -> None:
     problems = ProblemAxes(batch=tuple(batch), causal=(False, True)).problems()
     space = Space(("v01", "v05"), problems, {"num_splits": tuple(splits)}, own)
     again = decode(Space, encode(space))

@@ -80,7 +80,7 @@ def test_the_best_is_found_without_trying_all(name: StrategyName, limit: int) ->
 
 
 @pytest.mark.parametrize("name", ["coordinate", "bayesian"])
-def test_the_default_config_comes_first(name: StrategyName) -> None:
+def test_the_default_config_is_evaluated_first(name: StrategyName) -> None:
     first = search(name, points(), limit=1)[0]
     assert first.request.config == {"block_n": 64, "threads_per_row": 4, "num_splits": 4}
 
@@ -96,12 +96,12 @@ def test_failures_are_ignored_by_the_strategy(name: StrategyName) -> None:
 
 
 @pytest.mark.parametrize("name", ["coordinate", "bayesian"])
-def test_problems_share_a_budget_evenly(name: StrategyName) -> None:
+def test_a_budget_is_divided_evenly_among_problems(name: StrategyName) -> None:
     asked = search(name, points(SMALL, LARGE), limit=20)
     assert sum(p.request.problem == SMALL for p in asked) == 10
 
 
-def test_by_simulated_time_the_fastest_comes_first_and_the_unknown_last() -> None:
+def test_points_are_ordered_by_simulated_time_unknown_last() -> None:
     among = points(SMALL, LARGE)
     unknown = among[3].request
 
@@ -141,7 +141,7 @@ def test_a_variant_without_a_choice_is_tried_once() -> None:
         assert len(search(name, space.points(SweepOptions()))) == 1
 
 
-def test_without_optuna_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_optuna_gives_installation_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with raises(ToolMissing, "optuna_missing"):
         make_strategy("bayesian", points())

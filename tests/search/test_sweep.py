@@ -159,7 +159,7 @@ def test_a_budget_of_seconds_ends_it(tmp_path: Path) -> None:
     assert 1 <= len(book.rows) < POINTS
 
 
-def test_a_budget_for_more_than_there_is_finishes(tmp_path: Path) -> None:
+def test_a_budget_larger_than_the_space_ends(tmp_path: Path) -> None:
     spec = replace(SPEC, budget=Budget(evaluations=POINTS))
     assert sweep(tmp_path / "a.jsonl", Landscape(bowl), spec)[0] == "finished"
     spec = replace(SPEC, budget=Budget(evaluations=POINTS + 5, seconds=1000.0))
@@ -201,7 +201,7 @@ def test_two_processes_never_run_one_sweep(tmp_path: Path) -> None:
     assert sweep(path, Landscape(bowl))[0] == "finished"
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_gives_a_one_sentence_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with raises(StoreError, "file_failed", "ATTUNE_CACHE_DIR"):
         sweep(tmp_path / "file" / "s.jsonl", Landscape(bowl))
@@ -222,7 +222,7 @@ def test_a_full_disk_gives_a_remedy() -> None:
         SweepJournal(full, "name another file").begin(SPEC)
 
 
-def test_a_reader_follows_while_it_runs(tmp_path: Path) -> None:
+def test_a_reader_follows_a_running_sweep(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     reader = SweepJournal(path)
     seen: list[int] = []
@@ -312,7 +312,7 @@ def test_a_measurement_is_better_than_any_prediction(tmp_path: Path) -> None:
     assert {r.config["num_splits"] for r in told[-1].best.values()} == {1}
 
 
-def test_problems_side_by_side(tmp_path: Path) -> None:
+def test_two_gpus_evaluate_one_problem_each(tmp_path: Path) -> None:
     """An exhaustive sweep uses two GPUs at once, one problem on each."""
     asked = Landscape(bowl)
     run_sweep(SPEC, asked, SweepJournal(tmp_path / "s.jsonl"), problems_at_once=2)
@@ -349,7 +349,7 @@ def test_a_broken_executor_is_a_crashed_row(tmp_path: Path) -> None:
     assert (row.status, row.reason) == (Status.CRASHED, "3 workers died.")
 
 
-def test_what_was_predicted_is_kept_wherever_it_was_evaluated(
+def test_predictions_of_all_workers_are_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path))  # without predictions of other tests
@@ -365,7 +365,7 @@ def test_what_was_predicted_is_kept_wherever_it_was_evaluated(
     assert {p.variant for p in predictions()} == {"v05"}
 
 
-def test_several_workers_share_the_time_that_is_left(tmp_path: Path) -> None:
+def test_the_remaining_time_is_divided_among_workers(tmp_path: Path) -> None:
     told: dict[int, list[Progress]] = {1: [], 4: []}
     for workers, progress in told.items():
         clock = itertools.count()  # every reading advances it by a second

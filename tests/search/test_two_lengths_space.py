@@ -25,7 +25,7 @@ def test_lengths_of_keys_are_points_of_their_own() -> None:
     assert len(ids) == 2
 
 
-def test_axes_meet_and_a_problem_comes_once() -> None:
+def test_axes_are_combined_and_each_problem_occurs_once() -> None:
     found = ProblemAxes(seqlen=(1, 64), seqlen_kv=(None, 64, 128)).problems()
     assert [p.lengths_label() for p in found] == ["S1", "S1 KV64", "S1 KV128", "S64", "S64 KV128"]
     with raises(InvalidProblem, "causal_without_keys"):

@@ -75,7 +75,7 @@ def test_suggestions_are_ordered_by_gain_and_each_has_its_reason() -> None:
     assert says(found[0].reason, "sms_get_work", "14%")  # 8 CTAs on 58 SMs
 
 
-def test_no_candidate_of_auto_is_faster_than_what_is_offered() -> None:
+def test_advice_offers_the_fastest_candidate_of_auto() -> None:
     known, problem, device = compiled(), evaluation().problem, find_device("L4")
     now = Situation(Kernel.of("v01", device), problem, None)
     options, _ = rank_options(now, LADDER.of(problem), (), None, known)
@@ -122,7 +122,7 @@ def test_omitted_advice_is_reported() -> None:
     assert many[-1].problem not in {s.problem for s in shown}
 
 
-def test_what_was_tried_is_not_suggested_again() -> None:
+def test_tried_configs_are_not_suggested_again() -> None:
     before = advise([evaluation()], compiled())
     again = next(s for s in before if s.variant == "v08")
     slower = Latency("recorded", 9999.0, 9999.0, 9999.0, "test data")
@@ -133,7 +133,7 @@ def test_what_was_tried_is_not_suggested_again() -> None:
     assert key not in [(s.title, s.config) for s in after]
 
 
-def test_the_fastest_kernel_of_a_problem_is_where_it_starts() -> None:
+def test_advice_starts_from_the_fastest_kernel_of_a_problem() -> None:
     fast = Latency("recorded", 20.0, 20.0, 20.0, "test data")
     found = advise([evaluation(), evaluation("v08", latency=fast)], compiled())
     assert "v08 mma.sync" not in titles(found)
@@ -159,7 +159,9 @@ def test_a_batch_that_fills_the_gpu() -> None:
     ("registers", "facts"),
     [(200, ("128 registers", "200")), (32, ("32 KiB of shared memory", "40 KiB"))],
 )
-def test_the_limiter_is_lifted_where_ctas_wait(registers: int, facts: tuple[str, ...]) -> None:
+def test_raising_the_limiter_is_suggested_only_if_ctas_wait(
+    registers: int, facts: tuple[str, ...]
+) -> None:
     crowded = Problem(64, 16, 256, 64)
     found = advise([evaluation(problem=crowded)], compiled(registers))
     [lifted] = [s for s in found if says(s.title, "get_down_to", "v01")]

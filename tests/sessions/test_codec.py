@@ -58,7 +58,7 @@ def test_evaluations_come_back_as_they_were_and_are_shown_as_recorded() -> None:
     assert shown.latency.origin == "recorded"
 
 
-def test_version_1_stays_readable() -> None:
+def test_version_1_is_readable() -> None:
     """A file of schema version 1, which is never rewritten, is read with its original figures."""
     snapshot = loads(V1.read_bytes(), name="v1.json")
     assert snapshot.title == "Test data: KV-split on an L4"
@@ -96,7 +96,7 @@ def test_summary_is_read_from_the_first_bytes() -> None:
     assert summary.origins == ("measured",)
 
 
-def test_no_summary_where_it_does_not_stand_first() -> None:
+def test_a_summary_must_come_first() -> None:
     raw = as_json()
     rewritten = json.dumps(raw, indent=1, sort_keys=True).encode()
     assert read_summary(rewritten) is None
@@ -127,7 +127,7 @@ def test_no_summary_where_it_does_not_stand_first() -> None:
         (gzip.compress(b"{}" * 9, mtime=0)[:-9], "snapshot_cut_short", ""),
     ],
 )
-def test_files_that_are_no_json(raw: Any, code: str, fact: str) -> None:
+def test_files_that_are_no_json_are_refused(raw: Any, code: str, fact: str) -> None:
     data = raw if isinstance(raw, bytes) else json.dumps(raw).encode()
     with raises(SnapshotError, code, "x.json", fact):
         loads(data, name="x.json")
@@ -156,7 +156,9 @@ def test_files_that_are_no_json(raw: Any, code: str, fact: str) -> None:
         ({"target": {"metric": "speedup", "value": 0}}, "greater_than", "target.value "),
     ],
 )
-def test_json_that_is_no_snapshot(changes: dict[str, Any], code: str, place: str) -> None:
+def test_json_that_is_no_snapshot_is_refused(
+    changes: dict[str, Any], code: str, place: str
+) -> None:
     with raises(SnapshotError, code, place):
         loads(json.dumps(as_json(**changes)).encode(), name="x.json")
 
@@ -174,7 +176,7 @@ def test_a_place_deep_inside_is_named() -> None:
         loads(json.dumps(raw).encode(), name="tune.json")
 
 
-def test_what_is_too_large_to_open_is_not_saved() -> None:
+def test_a_snapshot_too_large_to_open_is_not_saved() -> None:
     many = [make_source(f"{number}.cu", "," * 1_000_000) for number in range(2)]
     with raises(SnapshotError, "session_too_large"):
         dumps(snapshot_maker(sources=many))
@@ -202,7 +204,7 @@ def test_a_source_that_misleads_the_reader_is_refused() -> None:
         make_source("v.cu", "int a; /*\u202e } \u2066if (false)\u2069 */")
 
 
-def test_collecting_is_switched_on_again() -> None:
+def test_garbage_collection_is_enabled_again() -> None:
     import gc
 
     assert gc.isenabled()

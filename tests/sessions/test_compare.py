@@ -61,7 +61,7 @@ class TestVerdicts:
         assert (pinned.baseline, pinned.sessions) == ("b", ("a",))
         assert the_row(pinned).speedup == pytest.approx(0.5, rel=0.01)
 
-    def test_stored_intervals_serve_when_samples_are_missing_and_it_is_said(self) -> None:
+    def test_stored_intervals_replace_missing_samples_with_a_note(self) -> None:
         slower = evaluation(latency=latency(120.0, samples=0))
         row = the_row(compare_sessions({"a": session(evaluation()), "b": session(slower)}))
         assert row.verdict is Verdict.SLOWER
@@ -114,7 +114,7 @@ class TestVerdicts:
         other = session(simulated(after_us, "A100 80GB SXM"))
         assert the_row(compare_sessions({"a": before, "b": other})).verdict is None
 
-    def test_a_recorded_time_counts_and_is_said_to_be_unchecked(self) -> None:
+    def test_a_recorded_time_counts_and_is_labelled_unchecked(self) -> None:
         elsewhere = evaluation(
             latency=latency(50.0, origin="recorded"),
             status=Status.SKIPPED,
@@ -176,7 +176,7 @@ class TestAcrossConditions:
         assert says(asked.reason, "across_different_conditions")
         assert says(asked.reason, name, *facts)
 
-    def test_another_target_device_counts_too(self) -> None:
+    def test_another_target_device_is_a_difference(self) -> None:
         sessions = {"a": session(evaluation()), "b": session(evaluation(50.0, device="A10"))}
         row = the_row(compare_sessions(sessions))
         assert row.verdict is None
@@ -205,7 +205,7 @@ class TestAcrossConditions:
 
 
 class TestAlignment:
-    def test_other_questions_are_listed_and_not_compared(self) -> None:
+    def test_other_problems_are_listed_and_not_compared(self) -> None:
         a = session(evaluation(), evaluation(seqlen=256), evaluation(variant="v01", config={}))
         b = session(evaluation(), evaluation(config={"num_splits": 8}))
         comparison = compare_sessions({"a": a, "b": b})
@@ -221,7 +221,7 @@ class TestAlignment:
         for order in ((old, new), (new, old)):
             assert the_row(compare_sessions({"a": a, "b": session(*order)})).time_us == 50.0
 
-    def test_a_kernel_that_broke_comes_first_and_is_a_regression(self) -> None:
+    def test_a_kernel_that_fails_now_is_listed_first_as_a_regression(self) -> None:
         broken = evaluation(
             None, status=Status.INCORRECT, reason="The largest error is 3.", seqlen=512
         )
@@ -248,7 +248,7 @@ class TestAlignment:
         assert [r.session for r in comparison.rows] == ["c", "b"]
         assert [d.session for d in comparison.differences] == ["b", "c"]
 
-    def test_nothing_and_unknown_names(self) -> None:
+    def test_no_session_and_unknown_names_are_refused(self) -> None:
         with raises(AttuneError, "nothing_to_compare"):
             compare_sessions({})
         with raises(UnknownName, "session_unknown", "a, b"):
@@ -401,7 +401,7 @@ class TestDifferences:
         (remark,) = (r for r in remarks if says(r, "is_stored_in"))
         assert says(remark, "is_stored_in", "v05_kv_split.cu, w.cu")
 
-    def test_line_endings_alone_are_said_in_words(self) -> None:
+    def test_a_difference_of_line_endings_is_described(self) -> None:
         a, b = (
             session(evaluation(), sources=[source(t)]) for t in ("one\ntwo\n", "one\r\ntwo\r\n")
         )
@@ -426,7 +426,7 @@ class TestWinners:
         assert winner.runner_up.variant == "v01"
         assert winner.speedup == pytest.approx(2, rel=0.01)
 
-    def test_ties_are_ties(self) -> None:
+    def test_indistinguishable_variants_tie(self) -> None:
         a = session(
             evaluation(50.0), evaluation(50.1, variant="v02"), evaluation(90.0, variant="v01")
         )
@@ -446,7 +446,7 @@ class TestWinners:
         assert winner.speedup == pytest.approx(1.8)
         assert winner.speedup_low is None
 
-    def test_one_winner_a_problem_and_it_is_said_where_that_is_no_verdict(self) -> None:
+    def test_each_problem_has_one_winner_labelled_if_without_verdict(self) -> None:
         a, b = session(evaluation(100.0)), session(evaluation(50.0, variant="v01"), driver="580.2")
         (winner,) = compare_sessions({"a": a, "b": b}).winners
         assert (winner.best.variant, winner.sessions) == ("v01", ("a", "b"))
@@ -472,7 +472,7 @@ class TestWinners:
         assert says(winner.caveat, "how_timed_unknown")
         assert says(winner.caveat, "recorded_status", "driver")
 
-    def test_two_series_of_one_kernel_are_ranked_by_time_and_not_by_day(self) -> None:
+    def test_two_series_of_one_kernel_are_ranked_by_time(self) -> None:
         study = default_store().open("20261121T000000Z_l4_v01_7-problems.json")
         winner = next(
             w
@@ -482,14 +482,14 @@ class TestWinners:
         assert winner.runner_up is not None
         assert (winner.best.median_us, winner.runner_up.median_us) == (543.0, 579.0)
 
-    def test_of_one_variant_the_next_config_is_the_runner_up(self) -> None:
+    def test_the_runner_up_of_a_single_variant_is_its_next_config(self) -> None:
         a = session(evaluation(70.0, config={"num_splits": 2}), evaluation(50.0))
         (winner,) = compare_sessions({"a": a}).winners
         assert winner.runner_up is not None
         assert winner.runner_up.config == {"num_splits": 2}
         assert winners_frame(compare_sessions({"a": a}))["runner_up"][0] == "v05 num_splits=2"
 
-    def test_a_session_of_baselines_alone_says_how_far_a_kernel_is_from_sdpa(self) -> None:
+    def test_a_session_of_baselines_gives_ratios_to_sdpa(self) -> None:
         sdpa = evaluation(
             None, "sdpa", config={}, baselines=(BaselineTiming("flash", latency(2.0)),)
         )
@@ -501,7 +501,7 @@ class TestWinners:
         ]
         assert says(table.texts[0], "times_slower", "45×", "SDPA flash")
 
-    def test_sdpa_is_beside_a_kernel_by_the_same_kind_of_time(self) -> None:
+    def test_sdpa_is_compared_by_the_same_kind_of_time(self) -> None:
         cold = latency(80.0, kind="device_cold")
         timing = BaselineTiming(
             "flash", latency(2.0), other_latencies=(latency(20.0, kind="device_cold"),)
@@ -549,7 +549,7 @@ class TestWinners:
         (table,) = [t for t in comparison_tables(compared) if "Fastest" in t.title]
         assert not_comparable("recorded", "recorded") in table.texts[0]
 
-    def test_the_best_sdpa_stands_beside_it(self) -> None:
+    def test_the_winner_is_compared_with_the_best_sdpa(self) -> None:
         timed = (
             BaselineTiming("flash", latency(200.0)),
             BaselineTiming("cudnn", latency(150.0)),

@@ -43,7 +43,7 @@ def mixed() -> SessionComparison:
 
 
 class TestOutput:
-    def test_frames(self, mixed: SessionComparison) -> None:
+    def test_frames_of_a_comparison(self, mixed: SessionComparison) -> None:
         rows = rows_frame(mixed)
         assert rows["verdict"].tolist() == ["BROKEN", "SLOWER", "FASTER"]
         assert rows["regressed"].tolist() == [True, True, False]
@@ -58,7 +58,7 @@ class TestOutput:
             assert frame.empty
             assert len(frame.columns) >= 5
 
-    def test_the_json_object_is_json(self, mixed: SessionComparison) -> None:
+    def test_the_object_is_valid_json(self, mixed: SessionComparison) -> None:
         data = json.loads(json.dumps(to_dict(mixed), allow_nan=False))
         assert list(data)[3] == "differences"
         assert len(data["regressions"]) == 2
@@ -95,6 +95,6 @@ class TestOutput:
         }
         assert widths == {6}
 
-    def test_markdown_says_when_nothing_differs(self) -> None:
+    def test_markdown_of_equal_sessions_gives_a_note(self) -> None:
         same = compare_sessions({"a": session(evaluation()), "b": session(evaluation())})
         assert says(to_markdown(same), "no_difference_of_sessions")

@@ -27,7 +27,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTUNE_SESSIONS", str(tmp_path / "store"))
 
 
-def test_a_working_session_keeps_them_and_its_snapshot_leads_with_them() -> None:
+def test_cost_phases_and_decision_are_stored_and_shown_first() -> None:
     working = start_session("Tiling")
     working.add(evaluation(100.0))
     working.edit(spent=SPENT, decision=KEPT, phases=[TILING])
@@ -67,7 +67,7 @@ def test_costs_are_summed_over_sessions_and_a_session_counts_once() -> None:
     assert last["decision"] == f"{KEPT.outcome}: {KEPT.why}"
 
 
-def test_the_command_line_decides_and_sums(
+def test_the_command_line_stores_a_decision_and_adds_costs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "s.json.gz"
@@ -91,7 +91,7 @@ def test_the_command_line_decides_and_sums(
     assert main(["sessions", "decide", str(path), "--why", "x"]) == 2
 
 
-def test_the_decision_follows_the_numbers_and_overspending_is_flagged() -> None:
+def test_a_decision_is_compared_with_its_numbers_and_budget() -> None:
     store = default_store()
     hypothesis = "Splits help."
     working = start_session("Splits")

@@ -17,7 +17,7 @@ from engine.sessions.snapshot import Environment
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_it_fits_the_schema() -> None:
+def test_the_environment_fits_the_schema() -> None:
     found = collect_environment()
     assert Environment.model_validate(json.loads(json.dumps(found)))
     assert set(found) <= set(Environment.model_fields)
@@ -31,7 +31,7 @@ def test_without_a_gpu_its_fields_are_empty(software_nvml: SoftwareNvml) -> None
     assert (found["gpus"], found["driver"], found["cuda_driver"]) == ([], None, None)
 
 
-def test_what_the_driver_says(software_nvml: SoftwareNvml) -> None:
+def test_figures_of_the_driver(software_nvml: SoftwareNvml) -> None:
     """Two GPUs, of which the second one answers no query."""
     software_nvml.has(described("L4"), described("L4"))
     clocks = "sm_clock_mhz=1900 memory_clock_mhz=6251 max_memory_clock_mhz=6251"
@@ -77,7 +77,9 @@ def test_commit_and_dirty_flag(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["", "#!/bin/sh\nexec /bin/sleep 60\n"])
-def test_without_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> None:
+def test_a_missing_git_leaves_the_commit_empty(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str
+) -> None:
     (tmp_path / ".git").mkdir()
     if script:
         (tmp_path / "git").write_text(script)
@@ -87,7 +89,7 @@ def test_without_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: st
     assert (found["commit"], found["dirty"]) == (None, None)
 
 
-def test_asking_imports_neither_cupy_nor_torch() -> None:
+def test_the_environment_imports_neither_cupy_nor_torch() -> None:
     code = (
         "import sys; from engine.devices.environment import collect_environment as c; c(); "
         "print([m for m in ('cupy', 'torch', 'numpy', 'pydantic') if m in sys.modules])"

@@ -15,6 +15,7 @@ from engine.base.errors import InvalidProblem, Status
 from engine.cli import main
 from engine.sessions.exporters import Format, exported
 from engine.sessions.snapshot import dumps
+from engine.sessions.store import default_store
 
 MEASURED = (
     evaluation(100.0, config={"num_splits": 4}),
@@ -23,7 +24,7 @@ MEASURED = (
 
 
 @pytest.mark.parametrize("form", get_args(Format))
-def test_times_read_back_as_they_were(form: str) -> None:
+def test_exported_times_are_imported_unchanged(form: str) -> None:
     made = json.loads(exported(session(*MEASURED), form))
     back = imported(made)
     assert [(e.variant, e.device, e.problem) for e in back] == [
@@ -61,7 +62,27 @@ def test_a_cache_is_of_one_kernel() -> None:
     assert len(json.loads(exported(both, "nvbench"))["benchmarks"]) == 2
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("form", get_args(Format))
+def test_times_of_another_kernel_have_its_name(form: str) -> None:
+    """The two kernels of the L4 study, 543 and 579 µs at one problem, stay apart."""
+    (study,) = (i for i in default_store().list() if i.shipped and "L4" in i.title)
+    snapshot = default_store().open(study.name)
+    names = {f"L4 study kernel (series: {series})" for series in ("length", "batch")}
+    if form == "nvbench":
+        made = json.loads(exported(snapshot, form))
+        assert {each["name"] for each in made["benchmarks"]} == names
+        return
+    for name in names:
+        made = json.loads(exported(snapshot, form, name))
+        assert made["kernel_name"] == name
+        assert made["cache"]["1,1,128,64,0,float16,64"]["time"] in (0.543, 0.579)
+    with raises(InvalidProblem, "export_of_several_kernels", *sorted(names)):
+        exported(snapshot, form, "v01")
+
+
+def test_the_export_command_writes_a_file_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, out = tmp_path / "a.json", tmp_path / "cache.json"
     file.write_bytes(dumps(session(*MEASURED)))
     command = ["sessions", "export", str(file), "--as", "kernel-tuner", "-o", str(out)]

@@ -34,7 +34,7 @@ def speedup(value: float, **filters: Any) -> Goal:
         (2.5, "missed", "missed_by", "20%"),
     ],
 )
-def test_speed_up(value: float, state: str, name: str, fact: str) -> None:
+def test_the_state_of_a_speed_up_goal(value: float, state: str, name: str, fact: str) -> None:
     status = goal_status(speedup(value), [timed(12.5)])
     assert (status.state, status.value) == (state, 2.0)
     assert says(status.sentence, name, "2× (1.98× to 2.02×)", fact)
@@ -89,12 +89,12 @@ def test_the_fastest_baseline_counts_unless_one_is_named() -> None:
     assert goal_status(speedup(2.0, baseline="math"), [evaluation]).state == "undecided"
 
 
-def test_measuring_again_replaces_what_stood_before() -> None:
+def test_a_new_measurement_replaces_the_old_one() -> None:
     assert goal_status(speedup(2.0), [timed(5.0), timed(20.0)]).state == "missed"
     assert goal_status(speedup(2.0), [timed(20.0), timed(5.0)]).state == "met"
 
 
-def test_a_target_far_off_is_missed_by_whole_per_cent() -> None:
+def test_a_large_miss_is_given_in_whole_per_cent() -> None:
     status = goal_status(Goal(metric="latency_us", value=1.0), [timed(20.0)])
     assert says(status.sentence, "missed_by", "1,900%")
 
@@ -171,12 +171,12 @@ def test_recorded_figures_count_and_say_when_they_have_no_interval() -> None:
 
 
 @pytest.mark.parametrize(("value", "state"), [(20.0, "met"), (12.5, "undecided"), (12.0, "missed")])
-def test_latency(value: float, state: str) -> None:
+def test_the_state_of_a_latency_goal(value: float, state: str) -> None:
     evaluations = [timed(12.5), timed(14.0, variant="v01")]
     assert goal_status(Goal(metric="latency_us", value=value), evaluations).state == state
 
 
-def test_gain_per_unit() -> None:
+def test_the_state_of_a_goal_per_unit() -> None:
     evaluations = [
         timed(100.0),
         timed(150.0, problem=Problem(2, 4, 128, 64)),

@@ -144,7 +144,7 @@ def test_memory_stays_bounded(kind: str) -> None:
         (("evaluations", 0, "config"), {"../../x": 1}),
     ],
 )
-def test_claims_and_sizes(path: Place, value: Any) -> None:
+def test_wrong_counts_and_sizes_are_refused(path: Place, value: Any) -> None:
     assert outcome(put(path, value))
 
 
@@ -195,14 +195,14 @@ def test_a_missing_or_doubled_field_at_every_place() -> None:
 
 
 @pytest.mark.parametrize("compress", [True, False])
-def test_cut_at_every_hundredth(compress: bool) -> None:
+def test_a_file_truncated_anywhere_is_refused(compress: bool) -> None:
     data = dumps(snapshot_maker(), compress=compress)
     for hundredth in range(100):
         assert outcome(data[: len(data) * hundredth // 100]), hundredth
     assert outcome(data) == ""
 
 
-def test_every_bit_of_the_compressed_file_matters() -> None:
+def test_every_flipped_bit_of_a_compressed_file_is_noticed() -> None:
     data = bytearray(dumps(snapshot_maker()))
     for position in range(10, len(data), 7):
         flipped = bytearray(data)
@@ -252,7 +252,7 @@ def test_control_and_bidi_characters_are_refused(text: str) -> None:
         *ACTING_TEXTS,
     ],
 )
-def test_a_source_shows_all_that_is_in_it(text: str) -> None:
+def test_invisible_or_misleading_characters_in_a_source_are_refused(text: str) -> None:
     for kind in ("sources", "attachments"):
         data = put((kind,), [{"name": "a.cu", "text": text, "sha256": sha256_of(text)}])
         with raises(SnapshotError, "string_pattern_mismatch", f"{kind}[0].text "):
@@ -260,7 +260,7 @@ def test_a_source_shows_all_that_is_in_it(text: str) -> None:
     assert hidden_in(visible(text)) == ""
 
 
-def test_ends_of_lines_and_tabs_may_stand_in_a_source() -> None:
+def test_line_ends_and_tabs_are_allowed_in_a_source() -> None:
     text = "// µ ✓ ⚠️\r\n\tint a;\n\r\n"
     data = put(("sources",), [{"name": "a.cu", "text": text, "sha256": sha256_of(text)}])
     assert outcome(data) == ""
@@ -301,7 +301,7 @@ def test_a_refused_upload_leaves_no_trace(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_hostile_files_in_the_folder_are_lines_of_the_list(tmp_path: Path) -> None:
+def test_hostile_files_in_the_folder_are_listed_as_damaged(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "own"), shipped=None, index_folder=tmp_path / "index")
     good = store.save(snapshot_maker())
     folder = Path(store.url)

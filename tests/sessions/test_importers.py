@@ -175,7 +175,7 @@ def test_json_rows() -> None:
         (b"\xff\xfe", "snapshot_no_utf8"),
     ],
 )
-def test_other_files(data: Any, code: str) -> None:
+def test_files_of_unknown_format_are_refused(data: Any, code: str) -> None:
     refused(data, code)
 
 

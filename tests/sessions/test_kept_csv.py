@@ -26,7 +26,7 @@ def test_the_same_table_is_one_file() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "0" * 16, "../../etc/passwd", "x" * 16, "0" * 15 + "\n"])
-def test_another_name_is_one_sentence(name: str) -> None:
+def test_a_name_that_is_no_hash_gives_a_message(name: str) -> None:
     with raises(StoreError, "csv_not_kept"):
         measurements.kept_csv(name)
 

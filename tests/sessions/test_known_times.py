@@ -56,7 +56,7 @@ def test_the_shipped_study_is_found_beside_its_sdpa(store: Store, tmp_path: Path
     assert not known.at(L4_PROBLEM, "A10")
 
 
-def test_own_snapshots_and_open_sessions_are_taken_in_as_they_come(
+def test_own_snapshots_and_open_sessions_are_read_when_they_appear(
     store: Store, tmp_path: Path
 ) -> None:
     known = KnownTimes(store, tmp_path / "working")
@@ -79,7 +79,7 @@ def test_own_snapshots_and_open_sessions_are_taken_in_as_they_come(
     assert not times_named(known, "v05", {"num_splits": 4}, "L4")
 
 
-def test_times_of_a_long_journal_are_kept_with_how_far_it_was_read(
+def test_times_of_a_long_journal_are_read_incrementally(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path / "cache"))
@@ -115,7 +115,7 @@ def test_times_of_a_long_journal_are_kept_with_how_far_it_was_read(
     assert len(read) == 2
 
 
-def test_predictions_and_times_of_wrong_results_are_no_times() -> None:
+def test_predictions_and_times_of_wrong_results_are_not_known_times() -> None:
     predicted = evaluation(latency=latency(5.0, origin="predicted"))
     wrong = evaluation(latency=latency(5.0, origin="recorded"), status=Status.INCORRECT, reason="x")
     assert not times_of([predicted, wrong], session="s")
@@ -142,9 +142,7 @@ def test_only_times_of_the_same_source_calibrate(store: Store, tmp_path: Path) -
     assert calibrated(sha, "bfloat16") is None
 
 
-def test_times_are_kept_beside_the_list_and_read_again_where_the_file_is_another(
-    store: Store, tmp_path: Path
-) -> None:
+def test_times_are_cached_in_the_index_until_the_file_changes(store: Store, tmp_path: Path) -> None:
     """A second process opens no file; with a damaged index the files are read again."""
     opened: list[str] = []
 

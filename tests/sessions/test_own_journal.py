@@ -60,9 +60,7 @@ def test_a_sweep_with_every_point_once(tmp_path: Path, evaluation: Evaluation) -
     assert snapshot.environment.driver is None  # a sweep's journal does not record it
 
 
-def test_a_last_line_that_was_cut_off_costs_only_itself(
-    tmp_path: Path, evaluation: Evaluation
-) -> None:
+def test_only_a_truncated_last_line_is_lost(tmp_path: Path, evaluation: Evaluation) -> None:
     path = tmp_path / "bench.jsonl"
     export_evaluations(path, [evaluation, evaluation], "cut")
     path.write_bytes(path.read_bytes()[:-200])
@@ -83,7 +81,7 @@ def test_a_last_line_that_was_cut_off_costs_only_itself(
         ([{"event": "sweep"}, {"event": "evaluation", "result": None}], "dataclass_type", "line 2"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_line(lines: list[Any], code: str, place: str) -> None:
+def test_an_invalid_line_is_named_by_its_number(lines: list[Any], code: str, place: str) -> None:
     text = "\n".join(x if isinstance(x, str) else json.dumps(x) for x in lines)
     with raises(SnapshotError, code, place) as refused:
         import_measurements(text.encode(), name="j.jsonl")

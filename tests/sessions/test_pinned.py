@@ -47,7 +47,7 @@ def test_a_pinned_run_is_kept_until_it_is_unpinned() -> None:
     unpin()
 
 
-def test_deltas_say_what_changed_and_what_it_was() -> None:
+def test_deltas_name_the_old_and_the_new_value() -> None:
     base = evaluation()
     main = base.passes[0]
     grown = replace(main.resources, registers_per_thread=103)
@@ -75,7 +75,7 @@ def test_predicted_times_are_not_compared_with_measured_ones() -> None:
     assert says(told, "change_was", "2×", "faster", "50 µs predicted")
 
 
-def test_predictions_by_two_methods_are_not_set_against_each_other() -> None:
+def test_predictions_by_two_methods_are_not_compared() -> None:
     base = evaluation()
     code, roofline = (
         replace(base, latency=latency(us, origin="predicted", reason=f"By {method}: test data."))

@@ -95,7 +95,7 @@ def test_texts_are_sanitised_for_files() -> None:
     assert back.flags[0].endswith("…")
 
 
-def test_opened_figures_are_recorded_and_predictions_stay_predictions() -> None:
+def test_opened_measurements_are_recorded_and_predictions_remain_predictions() -> None:
     predicted = make_latency(9.0, 0, origin="predicted")
     eager = make_latency(30.0, 0, kind="end_to_end")
     flash = BaselineTiming("flash", make_latency(25.0, 0), other_latencies=(eager, predicted))
@@ -151,7 +151,7 @@ def broken(path: str, value: Any) -> Any:
         ("passes.0.occupancy", KeyError, "missing", "occupancy "),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(
+def test_an_invalid_value_is_named_with_its_place(
     path: str, value: Any, code: str, place: str
 ) -> None:
     with raises(SnapshotError, code, place) as caught:
@@ -184,7 +184,7 @@ def is_one_short_line(sentence: str) -> None:
 
 
 @pytest.mark.parametrize("raw", [None, [], 3, "text", True, {}])
-def test_what_is_no_evaluation_at_all(raw: Any) -> None:
+def test_records_that_are_no_evaluation_are_refused(raw: Any) -> None:
     code = "missing" if isinstance(raw, dict) else "dataclass_type"
     with raises(SnapshotError, code, "the evaluation: "):
         decode(Evaluation, raw, name="the evaluation")

@@ -50,7 +50,7 @@ def test_setup_and_target() -> None:
     assert says(setup["evaluations"], "of_which_passed", "2", "1")
 
 
-def test_results_say_where_they_come_from() -> None:
+def test_results_name_their_origin() -> None:
     predicted = make_latency(50.0, 0, origin="predicted")
     snapshot = snapshot_maker(
         evaluations=[evaluation_maker(), evaluation_maker(latency=predicted, variant="v01")],
@@ -111,7 +111,7 @@ def test_recorded_baselines_without_a_kernel() -> None:
     assert cells(found["Baselines"], "end to end")[0] == "81.6 µs"
 
 
-def test_everything_else_has_its_table() -> None:
+def test_all_parts_of_a_session_have_tables() -> None:
     found = tables(snapshot_maker())
     assert cells(found["Occupancy"], "limiter") == ["registers", "registers"]
     assert cells(found["Occupancy"], "occupancy") == ["33%", "33%"]
@@ -121,7 +121,7 @@ def test_everything_else_has_its_table() -> None:
     assert cells(found["Sources"], "flags") == ["-DHEAD_DIM=64"]
 
 
-def test_charts() -> None:
+def test_charts_of_a_report() -> None:
     # The kernel passed, so there is an error map only on request.
     first, second = (f.title for f in report_figures(snapshot_maker(), html_templates()))
     assert first == "Latency"
@@ -150,7 +150,7 @@ def test_a_wrong_result_has_its_maps_in_warm_colours() -> None:
     assert LIGHT.beyond[1] in heat.svg
 
 
-def test_charts_of_a_large_session_are_cut_and_say_so() -> None:
+def test_charts_of_a_large_session_are_truncated_with_a_note() -> None:
     from sessions_data import map_stub
 
     snapshot = snapshot_maker(

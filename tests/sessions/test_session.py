@@ -56,7 +56,7 @@ def state(session: Session) -> Any:
     )
 
 
-def test_what_is_added_is_there_again_after_a_restart(session: Session, tmp_path: Path) -> None:
+def test_a_session_is_restored_after_a_restart(session: Session, tmp_path: Path) -> None:
     target = Goal(metric="speedup", value=1.5, baseline="flash", seqlen=128)
     session.edit(title="Renamed", hypothesis="half the time", target=target)
     session.add(evaluation_maker(), maps=[map_stub()])
@@ -83,7 +83,7 @@ def test_a_target_can_be_taken_away(session: Session) -> None:
     assert session.status() is None
 
 
-def test_a_second_reader_sees_what_the_first_one_adds(session: Session, tmp_path: Path) -> None:
+def test_a_second_reader_sees_additions_of_the_first(session: Session, tmp_path: Path) -> None:
     other = resume_session(session.id, folder=tmp_path)
     session.add(evaluation_maker(), maps=[map_stub()])
     other.add(evaluation_maker(variant="v02"), maps=[map_stub()])
@@ -92,7 +92,7 @@ def test_a_second_reader_sees_what_the_first_one_adds(session: Session, tmp_path
     assert [e.variant for e in session.evaluations] == ["v05", "v02"]
 
 
-def test_a_snapshot_holds_all_of_it_and_opens(session: Session) -> None:
+def test_a_snapshot_holds_the_whole_session(session: Session) -> None:
     source = by_id("v05").source
     evaluation = evaluation_maker(source_sha256=read_sources(source).source_sha256)
     session.add(evaluation, maps=[map_stub()])
@@ -116,7 +116,7 @@ def test_an_empty_session_can_be_saved(session: Session, tmp_path: Path) -> None
     assert store.open(name).title == "KV-split"
 
 
-def test_saved_and_unsaved(session: Session, tmp_path: Path) -> None:
+def test_a_session_knows_whether_it_is_saved(session: Session, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"), shipped=None, index_folder=tmp_path / "i")
     session.add(evaluation_maker())
     assert session.is_unsaved
@@ -128,12 +128,12 @@ def test_saved_and_unsaved(session: Session, tmp_path: Path) -> None:
     assert session.is_unsaved
 
 
-def test_sources_are_kept_only_while_they_are_what_was_evaluated() -> None:
+def test_a_source_is_stored_only_if_it_is_the_evaluated_one() -> None:
     assert sources_of(evaluation_maker(source_sha256="0" * 64)) == []
     assert sources_of(evaluation_maker(variant="v99")) == []
 
 
-def test_damaged_lines_are_passed_over_and_counted(session: Session, tmp_path: Path) -> None:
+def test_damaged_lines_are_skipped_and_counted(session: Session, tmp_path: Path) -> None:
     session.add(evaluation_maker())
     with session.path.open("ab") as file:
         file.write(b'{"kind":"evaluation","evaluation":{"status"')  # killed while writing
@@ -184,7 +184,7 @@ def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_full_disk_is_one_sentence(session: Session) -> None:
+def test_a_full_disk_gives_a_one_sentence_error(session: Session) -> None:
     session.path.unlink()
     session.path.symlink_to("/dev/full")
     with raises(StoreError, "session_not_kept", "No space left") as caught:
@@ -192,7 +192,7 @@ def test_a_full_disk_is_one_sentence(session: Session) -> None:
     assert "ATTUNE_CACHE_DIR" not in str(caught.value)
 
 
-def test_sessions_are_found_again(tmp_path: Path) -> None:
+def test_sessions_are_listed(tmp_path: Path) -> None:
     one, two = (start_session(title, folder=tmp_path) for title in ("one", "two"))
     os.utime(one.path, (2e9, 2e9))
     assert working_sessions(folder=tmp_path) == [one.id, two.id]
@@ -222,7 +222,7 @@ def test_one_evaluation_is_saved_as_a_snapshot_of_its_own(tmp_path: Path) -> Non
     assert snapshot.evaluations[0] == evaluation_maker()
 
 
-def test_gains_count_from_the_first_of_their_kind(session: Session) -> None:
+def test_gains_are_relative_to_the_first_comparable_time(session: Session) -> None:
     measured = evaluation_maker(median_us=20.0)
     predicted = make_latency(30.0, 0, origin="predicted")
     session.add(replace(measured, latency=predicted))
@@ -241,7 +241,7 @@ def test_gains_count_from_the_first_of_their_kind(session: Session) -> None:
     )
 
 
-def test_a_job_is_expected_on_disk_and_its_evaluation_kept_once(tmp_path):
+def test_the_evaluation_of_a_job_is_stored_once(tmp_path):
     first = start_session(folder=tmp_path)
     first.expect("job-1")
     first.expect("job-2")
@@ -258,7 +258,7 @@ def test_a_job_is_expected_on_disk_and_its_evaluation_kept_once(tmp_path):
         assert session.damaged_lines == 0
 
 
-def test_evaluations_are_read_when_they_are_asked_for(
+def test_evaluations_are_read_on_demand(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(3):

@@ -33,7 +33,7 @@ def decoding(**changes: Any) -> Snapshot:
     return snapshot_maker(evaluations=[evaluation_maker(problem=DECODE)], **changes)
 
 
-def test_version_2_stays_readable() -> None:
+def test_version_2_is_readable() -> None:
     """A file of schema version 2, which is never rewritten, is read with its original figures."""
     snapshot = loads(V2.read_bytes(), name="v2.json")
     assert snapshot.title == "Test data: decoding on an L4"
@@ -45,7 +45,7 @@ def test_version_2_stays_readable() -> None:
     assert second.variant == "v06"
 
 
-def test_version_3_stays_readable() -> None:
+def test_version_3_is_readable() -> None:
     """A file of schema version 3, which is never rewritten, is read with its original figures."""
     snapshot = loads(V3.read_bytes(), name="v3.json")
     assert snapshot.title == "Test data: grouped-query attention on an L4"
@@ -64,7 +64,7 @@ DERIVED = {
 }
 
 
-def test_version_8_held_what_follows_from_other_fields_and_version_9_does_not() -> None:
+def test_version_8_stores_derived_fields_and_version_9_does_not() -> None:
     """A file of schema version 8, never rewritten, has derived fields; version 9 omits them."""
     old = json.loads(V8.read_bytes())
     snapshot = loads(V8.read_bytes(), name="v8.json")
@@ -104,7 +104,7 @@ def _without_derived(raw: Any) -> Any:
     return {k: _without_derived(v) for k, v in raw.items() if is_pass or k not in DERIVED}
 
 
-def test_the_command_line_still_gives_them() -> None:
+def test_json_output_still_has_the_derived_fields() -> None:
     evaluation = loads(V8.read_bytes(), name="v8.json").evaluations[0]
     old = json.loads(V8.read_bytes())["evaluations"][0]
     shown = encode(evaluation, derived=True)

@@ -77,7 +77,7 @@ def test_nothing_is_overwritten(any_store: Store) -> None:
     assert [any_store.open(n).title for n in (one, two, three)] == ["one", "two", "three"]
 
 
-def test_saving_or_uploading_the_same_again_adds_nothing(any_store: Store) -> None:
+def test_an_equal_snapshot_is_stored_once(any_store: Store) -> None:
     name = any_store.save(snapshot_maker())
     assert any_store.save(snapshot_maker()) == name
     upload = dumps(snapshot_maker(), compress=False)
@@ -126,7 +126,7 @@ def test_only_names_of_the_store_are_opened(store: Store, name: str) -> None:
     assert len(store.list()) == 1
 
 
-def test_names_sort_by_time_and_say_what_they_are() -> None:
+def test_names_sort_by_time_and_describe_their_content() -> None:
     one = snapshot_maker(evaluations=[evaluation_maker(device="NVIDIA L40S / test")])
     later = snapshot_maker(evaluations=[evaluation_maker()], updated="2027-01-01T00:00:00Z")
     assert next(names_for(one)) == ("20261121T024500Z_nvidia-l40s-test_v05_b1-h1-s128-d64.json.gz")
@@ -144,7 +144,7 @@ def test_names_from_foreign_text_are_plain(text: str) -> None:
         assert ".." not in name
 
 
-def test_damaged_and_foreign_files_are_lines_that_say_so(store: Store) -> None:
+def test_damaged_and_foreign_files_are_listed_as_such(store: Store) -> None:
     good = store.save(snapshot_maker())
     folder = Path(store.url)
     (folder / "cut.json.gz").write_bytes(dumps(snapshot_maker())[:200])
@@ -170,10 +170,10 @@ def test_a_rewritten_file_is_listed_by_what_is_in_it(store: Store, tmp_path: Pat
     assert store.open(info.name).title == "by hand"
 
 
-def test_the_index_follows_the_folder_and_can_be_thrown_away(store: Store, tmp_path: Path) -> None:
+def test_the_index_follows_the_folder_and_may_be_deleted(store: Store, tmp_path: Path) -> None:
     name = store.save(snapshot_maker(title="before"))
     assert [i.title for i in store.list()] == ["before"]
-    # A known file is not read again: of another content with this size and time nothing is seen.
+    # A known file is not read again: other content of equal size and time is not noticed.
     path = Path(store.url) / name
     times = path.stat()
     path.write_bytes(bytes(times.st_size))
@@ -191,7 +191,7 @@ def test_the_index_follows_the_folder_and_can_be_thrown_away(store: Store, tmp_p
     assert store.list() == []
 
 
-def test_an_index_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
+def test_an_unwritable_index_has_no_effect_on_results(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = Store(str(tmp_path / "own"), shipped=None, index_folder=tmp_path / "file" / "below")
     store.save(snapshot_maker())
@@ -226,7 +226,7 @@ def test_the_setting_names_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("url", ["nosuchprotocol://bucket/x", "s3://bucket-of-nobody/x"])
-def test_a_store_of_an_unknown_kind_says_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_kind_of_store_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
     with raises(StoreError, "store_not_opened"):
         Store(url)
@@ -305,7 +305,7 @@ def test_a_file_system_without_hard_links(store: Store, monkeypatch: pytest.Monk
     assert files(store) == {names[1], "trash", names[0]}
 
 
-def test_a_path_that_is_a_file(tmp_path: Path) -> None:
+def test_a_store_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     store = Store(str(tmp_path / "file"), shipped=None, index_folder=tmp_path / "i")
     for action in (store.list, lambda: store.save(snapshot_maker())):
@@ -334,7 +334,7 @@ def test_leftovers_of_killed_saves_are_removed(store: Store) -> None:
     assert fresh.exists()  # another process may still be writing it
 
 
-def test_a_remote_that_fails_is_one_sentence(tmp_path: Path) -> None:
+def test_a_remote_that_fails_gives_a_one_sentence_error(tmp_path: Path) -> None:
     import fsspec
     from fsspec.implementations.memory import MemoryFileSystem
 
@@ -354,7 +354,7 @@ def test_a_remote_that_fails_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["{folder}", "memory://restore-{folder}"])
-def test_a_removed_snapshot_comes_back(url, tmp_path):
+def test_a_removed_snapshot_can_be_restored(url, tmp_path):
     store = Store(url.format(folder=tmp_path / "store"), shipped=None, index_folder=tmp_path)
     name = store.save(snapshot_maker())
     data = store.read(name)
@@ -371,7 +371,7 @@ def test_a_removed_snapshot_comes_back(url, tmp_path):
         store.restore("../" + name, name)
 
 
-def test_its_folders_are_the_owners_alone(tmp_path: Path) -> None:
+def test_folders_are_accessible_only_to_their_owner(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "a" / "own"), shipped=None, index_folder=tmp_path / "index")
     name = store.save(snapshot_maker())
     store.list()
@@ -380,7 +380,7 @@ def test_its_folders_are_the_owners_alone(tmp_path: Path) -> None:
         assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700, folder
 
 
-def test_of_two_that_were_saved_within_one_second_the_later_is_the_newer(store: Store) -> None:
+def test_snapshots_of_one_second_are_in_order_of_saving(store: Store) -> None:
     names = [
         store.save(make_snapshot([evaluation_maker(variant=variant)], environment=ENVIRONMENT))
         for variant in ("v11", "v01", "v05")  # not in the order of file names

@@ -1,3 +1,5 @@
+"""Fixtures for the GPU in software: its settings, and CUDA backends."""
+
 from __future__ import annotations
 
 import ctypes

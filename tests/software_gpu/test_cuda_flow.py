@@ -87,7 +87,7 @@ def test_all_passes_run_and_the_output_comes_back(backend: CudaBackend, dtype: s
     assert "produce" in result.log
 
 
-def test_what_is_not_written_stays_poisoned(backend: CudaBackend) -> None:
+def test_unwritten_output_remains_poisoned(backend: CudaBackend) -> None:
     result = backend.run(copies(WHERE="i < 5 || i > 8"), INPUTS, RunOptions())
     assert np.flatnonzero(bits(result) == POISON_BITS).tolist() == [5, 6, 7, 8]
 
@@ -107,7 +107,7 @@ def test_a_counter_starts_at_zero_and_keeps_its_value_between_runs(backend: Cuda
     assert not result.repeatable
 
 
-def test_fills_are_there_again_before_a_second_run(backend: CudaBackend) -> None:
+def test_fills_are_repeated_before_a_second_run(backend: CudaBackend) -> None:
     highest = ScratchBuffer("highest", "float32", (7,), "-inf", each_launch=True)
     args = (OUT, ScalarArg("count", "int32", COUNT), TensorArg("highest"))
     plan = one_pass("raise", *args, scratch=(highest,), out_fill="zero")
@@ -124,7 +124,7 @@ def test_fills_are_there_again_before_a_second_run(backend: CudaBackend) -> None
         (-1, "wrote_in_front", ("out", "-2 to -1")),
     ],
 )
-def test_a_write_beside_a_buffer_is_noticed(
+def test_a_write_outside_a_buffer_is_noticed(
     backend: CudaBackend, at: int, name: str, facts: tuple[str, ...]
 ) -> None:
     result = backend.run(copies(AFTER=f"out[{at}] = 0"), INPUTS, RunOptions())
@@ -158,7 +158,7 @@ def test_too_little_memory_is_said_before_anything_is_allocated(
     assert says(result.reason, "gpu_memory_needs")
 
 
-def test_too_much_shared_memory_is_said_with_both_figures(backend: CudaBackend) -> None:
+def test_too_much_shared_memory_is_reported_with_both_figures(backend: CudaBackend) -> None:
     plan = copies()
     large = dataclasses.replace(plan.passes[0], dynamic_smem_bytes=300 * 1024)
     plan = dataclasses.replace(plan, passes=(large, plan.passes[1]))
@@ -174,7 +174,7 @@ def test_a_source_that_does_not_compile(backend: CudaBackend) -> None:
     assert "error" in result.log
 
 
-def test_no_compiler_is_a_sentence(backend: CudaBackend) -> None:
+def test_a_missing_compiler_gives_a_message(backend: CudaBackend) -> None:
     result = backend.run(copies(NVRTC="901"), INPUTS, RunOptions())
     assert result.status is Status.COMPILE_ERROR
     assert says(result.reason, "nvrtc_version_missing", "9.1")
@@ -245,7 +245,9 @@ def test_a_structure_is_passed_by_value(backend: CudaBackend) -> None:
     assert set(bits(backend.run(plan, INPUTS, RunOptions())).tolist()) == {15}
 
 
-def test_what_the_driver_refuses_of_maps_and_clusters_is_a_sentence(backend: CudaBackend) -> None:
+def test_tensor_maps_and_clusters_that_the_driver_refuses_give_a_message(
+    backend: CudaBackend,
+) -> None:
     """Either the GPU lacks the compute capability (L4), or a stride is no multiple of 16."""
     row = PROBLEM.head_dim * 2
     odd = TensorMapArg("m", "q", (PROBLEM.head_dim, 3, 5), (row, 3 * row + 2), (16, 8, 1), 32)
@@ -313,7 +315,7 @@ def test_times_are_those_of_the_launch(backend: CudaBackend) -> None:
         {"WHERE": "before < 30"},  # leaves an earlier launch's output
     ],
 )
-def test_launches_that_do_something_else_have_no_time(
+def test_launches_with_another_output_have_no_time(
     backend: CudaBackend, macros: dict[str, str]
 ) -> None:
     latencies, _, group = measure(backend, copies(**macros))
@@ -336,7 +338,7 @@ def test_no_wrong_kernel_is_timed(backend: CudaBackend) -> None:
 
 
 @pytest.mark.usefixtures("slow_gpu")
-def test_a_failure_in_mid_run_is_a_sentence(
+def test_a_failure_in_mid_run_gives_a_one_sentence_message(
     backend: CudaBackend, set_gpu: Callable[[str], None]
 ) -> None:
     with TimingGroup(lambda: STEADY, placements=1) as group:
@@ -377,7 +379,7 @@ def test_the_pipeline_measures_kernel_and_baselines_in_one_run(
 
 
 @pytest.mark.usefixtures("slow_gpu")
-def test_every_sample_keeps_its_clock_and_dropped_ones_are_explained(backend: CudaBackend) -> None:
+def test_every_sample_has_its_clock_and_dropped_ones_a_reason(backend: CudaBackend) -> None:
     readings = 0
 
     def mostly_fast() -> GpuState:
@@ -401,7 +403,7 @@ def test_every_sample_keeps_its_clock_and_dropped_ones_are_explained(backend: Cu
 
 @pytest.mark.usefixtures("slow_gpu")
 @pytest.mark.parametrize("is_tight", [False, True])
-def test_second_runs_have_buffers_and_graphs_of_their_own(
+def test_second_runs_have_separate_buffers_and_graphs(
     backend_with: Callable[..., CudaBackend], is_tight: bool
 ) -> None:
     """If memory allows it. With shared buffers an A/A pair cannot show the effect of placement."""
@@ -422,7 +424,7 @@ def test_second_runs_have_buffers_and_graphs_of_their_own(
 # ---- selfcheck: each check can pass and fail ----
 
 
-def test_guard_zones_are_tried_on_both_sides(backend: CudaBackend) -> None:
+def test_the_check_of_guard_zones_covers_both_sides(backend: CudaBackend) -> None:
     class Blind(CudaBackend):
         def __init__(self) -> None:
             """Do not query a GPU."""

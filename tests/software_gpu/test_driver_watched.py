@@ -96,7 +96,7 @@ def run(watched: dict[str, str], script: str, *arguments: str) -> str:
 
 
 @pytest.mark.exhaustive  # a minute of building
-def test_calls_of_the_driver_reach_nothing_outside(
+def test_driver_calls_access_nothing_out_of_bounds(
     watched: dict[str, str], cubins: list[str]
 ) -> None:
     found = json.loads(run(watched, "driver_calls.py", *cubins))

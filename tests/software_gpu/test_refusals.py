@@ -127,7 +127,7 @@ def test_errors_of_any_call_are_documented() -> None:
         assert says.lower() in re.sub(r"[\s*]+", " ", place[1]).lower(), code
 
 
-def test_each_error_that_is_answered_has_a_name() -> None:
+def test_each_returned_error_has_a_name() -> None:
     """Otherwise a client that asks for an error's name gets none."""
     named = set(re.findall(r"E\((CUDA_\w+),", (NATIVE / "api_device.h").read_text()))
     numbers = {

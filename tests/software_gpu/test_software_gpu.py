@@ -128,7 +128,7 @@ def answers(cubin: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_devices_call_themselves_software(answers: dict[str, Any]) -> None:
+def test_names_of_the_devices_say_software(answers: dict[str, Any]) -> None:
     assert answers["names"] == ["software L4", "software H200"]
     assert is_software(answers["nvml_name"])
 
@@ -174,7 +174,7 @@ def test_the_driver_refuses_what_its_documentation_refuses(answers: dict[str, An
     assert {name: pair[0] for name, pair in asked.items() if pair[0] != pair[1]} == {}, asked
 
 
-def test_a_tensor_map_is_held_to_its_documented_limits(answers: dict[str, Any]) -> None:
+def test_tensor_maps_beyond_documented_limits_are_refused(answers: dict[str, Any]) -> None:
     """Alignment of the map (64 bytes) and the tensor (16), and sizes of dimensions and boxes."""
     below, of_9_0 = answers["maps"]["L4"], answers["maps"]["H200"]
     assert set(below.values()) == {"CUDA_ERROR_NOT_SUPPORTED"}
@@ -210,7 +210,7 @@ def test_the_default_gpu_is_cudas_first_one(variables: tuple[str, ...], first: s
 
 
 @pytest.mark.slow
-def test_sms_and_l2_of_the_driver_beside_the_table() -> None:
+def test_sms_and_l2_of_the_driver_override_the_table() -> None:
     """A board with fewer SMs and less L2 than the table's row."""
     table = "\n".join(
         (described("L4"), described("H200", num_sms=114, l2_bytes=50 << 20, clock_khz=1_830_000))
@@ -243,7 +243,7 @@ def test_the_driver_counts_occupancy_as_the_model(cubin: Path, answers: dict[str
     assert (answers["registers"], answers["occupancy"]) == (entry.registers, ours)
 
 
-def test_a_change_of_the_driver_leaves_cupys_module(
+def test_a_change_of_the_driver_does_not_rebuild_cupys_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Building that module takes a minute and a download."""
@@ -272,7 +272,7 @@ def test_a_change_of_the_driver_leaves_cupys_module(
         ({}, (13, "")),
     ],
 )
-def test_the_driver_is_of_the_cuda_that_is_installed(
+def test_the_driver_has_the_version_of_the_installed_cuda(
     there: dict[str, str], taken: tuple[int, str]
 ) -> None:
     def version(name: str) -> str:
@@ -355,7 +355,7 @@ def test_a_software_gpu_counts_as_its_model_without_times(
 
 
 @pytest.mark.slow
-def test_what_needs_nvidias_runtime_says_so() -> None:
+def test_libraries_that_need_nvidias_runtime_give_a_message() -> None:
     """CuPy's own error would be an invalid device ordinal."""
     code = """
 import cupy
@@ -379,7 +379,7 @@ def test_the_installed_cupy_runs_on_it() -> None:
 
 
 @pytest.mark.exhaustive  # `.ci/run` runs a larger part
-def test_a_piece_of_what_is_marked_gpu_passes_on_it() -> None:
+def test_some_tests_marked_gpu_pass_on_it() -> None:
     """`pytest --software-gpu` runs all of them."""
     names = "(agrees_with_sdpa and v08 and S65 and D64) or fingerprint or fill_covers or cupy"
     files = ("backends/cuda/test_cuda_gpu", "interface/test_interface", "own_kernels/test_cubins")
@@ -429,7 +429,7 @@ def test_an_endless_kernel_of_a_script_is_stopped_with_a_sentence(way: str) -> N
     assert says(said, "software_gpu_time_limit", "spin", "1.5 s"), said
 
 
-def test_a_gpu_that_cannot_be_made_is_one_sentence() -> None:
+def test_an_unknown_software_gpu_gives_a_one_sentence_error() -> None:
     command = [sys.executable, "-m", "pytest", "--software-gpu", "No such GPU", "-n0"]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
@@ -443,7 +443,7 @@ def test_a_gpu_that_cannot_be_made_is_one_sentence() -> None:
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("variant", [pytest.param("v01", marks=pytest.mark.exhaustive), "v17"])
-def test_an_evaluation_is_right_and_carries_no_measured_time(variant: str) -> None:
+def test_an_evaluation_passes_without_a_measured_time(variant: str) -> None:
     size = ("-B1", "-H2", "-S65", "-D64", "--gpu", "H200", "--json")
     command = (sys.executable, "-m", "engine", "evaluate", variant, "--backend", "cuda", *size)
     said = json.loads(softgpu(*command, gpus="H200"))

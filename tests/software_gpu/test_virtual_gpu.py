@@ -79,7 +79,7 @@ def compared(
         return group.run("a", settings)
 
 
-def test_what_is_not_understood_is_refused(set_gpu: Set) -> None:
+def test_unknown_settings_are_refused(set_gpu: Set) -> None:
     library = ctypes.CDLL("libcuda.so.1")
     for text, word in (("noise=0.01 drfit=1", 2), ("noise", 1), ("cuInit=2x", 1), ("seed=a", 1)):
         assert library.softwareGpuSet(text.encode()) == word
@@ -89,7 +89,7 @@ def test_what_is_not_understood_is_refused(set_gpu: Set) -> None:
 # ---- the virtual clock ----
 
 
-def test_a_kernel_against_itself_gets_no_verdict(
+def test_a_kernel_compared_with_itself_gets_no_verdict(
     backend: CudaBackend, set_gpu: Set, source: Path
 ) -> None:
     """Except for the share of false verdicts, at most 2 % (`test_sampler_statistics`)."""
@@ -101,7 +101,7 @@ def test_a_kernel_against_itself_gets_no_verdict(
     assert seen[Verdict.SAME] + seen[Verdict.UNDECIDED] >= 2, seen
 
 
-def test_a_tenth_is_seen_through_noise_and_drift(
+def test_a_tenth_is_detected_despite_noise_and_drift(
     backend: CudaBackend, set_gpu: Set, source: Path
 ) -> None:
     for seed, (ctas, verdict) in enumerate(((11, Verdict.SLOWER), (9, Verdict.FASTER))):
@@ -111,7 +111,7 @@ def test_a_tenth_is_seen_through_noise_and_drift(
         assert found.ratio == pytest.approx(ctas / 10, rel=0.02)
 
 
-def test_where_a_kernel_lies_in_memory_is_told_from_what_it_takes(
+def test_effects_of_placement_are_no_verdict(
     backend: CudaBackend, set_gpu: Set, source: Path
 ) -> None:
     """Times that differ by 10 % between placements hide a difference of 3 %."""
@@ -126,7 +126,7 @@ def test_where_a_kernel_lies_in_memory_is_told_from_what_it_takes(
     assert floors[1] > 4 * floors[0]
 
 
-def test_a_graph_takes_what_its_launches_take(
+def test_a_graph_takes_the_time_of_its_launches(
     backend: CudaBackend, set_gpu: Set, source: Path
 ) -> None:
     set_gpu("cta_us=7")
@@ -144,7 +144,7 @@ def test_a_graph_takes_what_its_launches_take(
     ("ordered_by", "allowed"),
     [("nothing", {0, 1}), ("an event", {1}), ("the legacy stream", {1}), ("a graph", {0, 1})],
 )
-def test_streams_go_on_in_every_order_that_cuda_allows(
+def test_streams_interleave_in_every_allowed_order(
     set_gpu: Set, ordered_by: str, allowed: set[int]
 ) -> None:
     """One stream sets a byte that another one copies."""
@@ -241,7 +241,7 @@ def test_a_throttled_gpu_is_a_status(
         ("cuModuleLoadData=209", Status.LAUNCH_ERROR, ""),
     ],
 )
-def test_a_call_that_fails_is_a_status_and_the_next_run_is_right(
+def test_a_failing_call_is_a_status_and_the_next_run_passes(
     backend: CudaBackend, set_gpu: Set, source: Path, planted: str, status: Status, name: str
 ) -> None:
     backend.calls.free_bytes()  # frees the pool, so that memory is allocated anew
@@ -257,7 +257,7 @@ def test_a_call_that_fails_is_a_status_and_the_next_run_is_right(
     np.testing.assert_array_equal(again.out.view(np.uint16), INPUTS.q.view(np.uint16))
 
 
-def test_memory_that_another_process_holds_is_not_there(
+def test_memory_of_another_process_is_not_available(
     backend: CudaBackend, set_gpu: Set, source: Path
 ) -> None:
     """Found before any allocation if CUDA reports it, otherwise at the allocation."""
@@ -272,7 +272,7 @@ def test_memory_that_another_process_holds_is_not_there(
     assert backend.run(plan, INPUTS, RunOptions()).status is Status.PASSED
 
 
-def test_a_graph_that_is_not_instantiated_is_a_sentence(
+def test_a_graph_that_is_not_instantiated_gives_a_one_sentence_message(
     backend: CudaBackend, set_gpu: Set, source: Path
 ) -> None:
     set_gpu("cta_us=20 cuGraphInstantiateWithFlags=2")
@@ -298,7 +298,7 @@ def test_a_graph_that_is_not_instantiated_is_a_sentence(
     ],
 )
 @pytest.mark.usefixtures("set_gpu")
-def test_a_lost_context_is_said_and_the_process_goes_on(source: Path, planted: str) -> None:
+def test_a_lost_context_is_reported_and_the_process_continues(source: Path, planted: str) -> None:
     code = f"""
 import ctypes, sys
 from pathlib import Path

@@ -210,8 +210,7 @@ def batch_table(
     curve: pd.DataFrame,
     problem: Problem,
     device: DeviceSpec,
-    measured: Mapping[int, float] | None = None,
-    origin: Origin = "measured",
+    measured: Mapping[int, tuple[float, Origin]] | None = None,
 ) -> pd.DataFrame:
     """Return the curve with all derived columns.
 
@@ -219,7 +218,7 @@ def batch_table(
         curve: the table of `engine.choose.batch.batch_table.Curve`, batches ascending from 1.
         problem: its problem; the batch does not matter.
         device: its device.
-        measured: batch → µs of this kernel, measured or recorded as `origin` says. A prediction
+        measured: batch → µs of this kernel and their origin, measured or recorded. A prediction
             does not overrule them.
 
     Returns:
@@ -233,11 +232,14 @@ def batch_table(
         smaller batch that is cheapest per unit, 0 when there is none worth saying).
     """
     table = curve.copy()
-    measured_us = table["batch"].map(measured or {}).astype(float)
+    measured = measured or {}
+    measured_us = table["batch"].map({b: us for b, (us, _) in measured.items()}).astype(float)
     known = measured_us.notna()
+    origin = np.full(len(table), "predicted", dtype=object)
+    origin[known] = [measured[b][1] for b in table["batch"][known]]
     table["measured_us"] = measured_us
     table["latency_us"] = measured_us.fillna(table["predicted_us"])
-    table["origin"] = np.where(known, origin, "predicted")
+    table["origin"] = origin
     for end in ("low_us", "high_us"):
         table[f"predicted_{end}"] = table[end]
         table[end] = measured_us.fillna(table[end])

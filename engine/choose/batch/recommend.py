@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.attention.config import ResolvedConfig, find_variant, resolve_config
+from engine.attention.evaluation import Origin
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.choose.auto import choose
@@ -63,12 +64,13 @@ _OF_ANOTHER = (
 MAX_BATCHES = 65_536  # maximum rows of one curve
 
 
-def calibrate_for(request: BatchRequest, known: Known) -> Calibrated:
+def calibrate_for(request: BatchRequest, known: History) -> Calibrated:
     """Calibrate on the request's measured points. A page does this once, not at every step of a
     slider.
 
     The calibration is based on simulated CTA times if all points and the request have them. Without
-    points, it is the history's calibration.
+    points, or with points that are all times of the history, it is the history's calibration, on
+    all its times, so that a batch has the time that other commands and pages give.
 
     Raises:
         As `recommend_batch`.
@@ -80,6 +82,8 @@ def calibrate_for(request: BatchRequest, known: Known) -> Calibrated:
         with suppress(AttuneError):  # the recommendation reports errors of the request
             return Calibrated(measurements, known.calibration(kernel, _problem(request)), None)
         return Calibrated(measurements, None, None)
+    if _are_in_history(request, kernel, measurements, known):
+        return _calibrated_by_history(request, kernel, measurements, known)
     points = prepare(kernel, measurements, known)
     calibration = calibrate(points, is_own_file=own)
     if own and (curve := _points_curve(_problem(request), points, known)) is not None:
@@ -91,6 +95,29 @@ def calibrate_for(request: BatchRequest, known: Known) -> Calibrated:
             notes = (_OF_ANOTHER.format(variant=kernel.variant.id), *calibration.notes)
             calibration = replace(calibration, notes=notes)
     return Calibrated(measurements, calibration, leave_one_out(points, is_own_file=own))
+
+
+def _are_in_history(
+    request: BatchRequest, kernel: Kernel, measurements: tuple[Measurement, ...], known: History
+) -> bool:
+    """Return True if all these points are times of the kernel that the history has."""
+    if request.measured_kernel:
+        return False
+    times = {(p.problem, p.measured_us) for p in known.points(kernel, _problem(request))}
+    return all((p.problem, p.measured_us) in times for p in measurements)
+
+
+def _calibrated_by_history(
+    request: BatchRequest, kernel: Kernel, measurements: tuple[Measurement, ...], known: History
+) -> Calibrated:
+    problem = _problem(request)
+    calibration = known.calibration(kernel, problem)
+    if calibration is None:
+        return Calibrated(measurements, None, None)
+    points = prepare(kernel, known.points(kernel, problem), known)
+    if calibration.by_machine_code:
+        points = replace(points, curve=_points_curve(problem, points, known))
+    return Calibrated(measurements, calibration, leave_one_out(points))
 
 
 def _points_curve(problem: Problem, points: Points, known: Known) -> CtaCurve | None:
@@ -181,8 +208,7 @@ def recommend_batch(
         curve.table,
         problem,
         device,
-        _measured_batches(request, calibrated),
-        "measured" if request.measured_here else "recorded",
+        _measured_batches(request, kernel, calibrated, known),
     )
     recommendations = recommended_batches(table, curve.ends_us, device, request.targets)
 
@@ -306,8 +332,11 @@ def _measurements(request: BatchRequest) -> tuple[Measurement, ...]:
     return tuple(request.measured)
 
 
-def _measured_batches(request: BatchRequest, calibrated: Calibrated) -> dict[int, float]:
-    """Return batch → measured µs of the points that differ from this problem only in batch."""
+def _measured_batches(
+    request: BatchRequest, kernel: Kernel, calibrated: Calibrated, known: History
+) -> dict[int, tuple[float, Origin]]:
+    """Return batch → measured µs and their origin of the points that differ from this problem only
+    in batch: the time that the history prefers, or the mean of points that it does not have."""
     problem = _problem(request)
     times: dict[int, list[float]] = {}
     for point in calibrated.measurements:
@@ -319,7 +348,14 @@ def _measured_batches(request: BatchRequest, calibrated: Calibrated) -> dict[int
             point_problem = replace(point.problem, batch=1)
         if point_problem == problem:
             times.setdefault(batch, []).append(point.measured_us)
-    return {batch: float(np.mean(us)) for batch, us in times.items()}
+    origin: Origin = "measured" if request.measured_here else "recorded"
+    measured = {batch: (float(np.mean(us)), origin) for batch, us in times.items()}
+    if measured and _are_in_history(request, kernel, calibrated.measurements, known):
+        for batch in measured:
+            taken = known.taken(kernel, replace(problem, batch=batch))
+            if taken is not None:
+                measured[batch] = taken.latency.median_us, taken.latency.origin
+    return measured
 
 
 def _priced(device: DeviceSpec, prices: Mapping[str, float]) -> DeviceSpec:

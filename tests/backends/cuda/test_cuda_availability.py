@@ -1,3 +1,5 @@
+"""Reasons why CUDA is not available, from CuPy, the driver and the GPU's name."""
+
 from __future__ import annotations
 
 import subprocess
@@ -31,7 +33,7 @@ def fresh() -> Iterator[None]:
         (999, 13000, "cuda_does_not_start", ("cudaErrorUnknown",)),
     ],
 )
-def test_each_reason_is_a_sentence(
+def test_each_reason_has_its_message(
     code: int, driver: int, name: str, facts: tuple[str, ...]
 ) -> None:
     why = explain_missing(code, "cudaErrorUnknown", driver, 13000)
@@ -40,7 +42,7 @@ def test_each_reason_is_a_sentence(
 
 
 @pytest.mark.usefixtures("fresh")
-def test_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cupy_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     why = why_not_cuda()
     assert why is not None
@@ -69,11 +71,13 @@ def test_without_a_driver_the_real_cupy_says_so() -> None:
         ("NVIDIA Nonesuch 9000", "L4", False),
     ],
 )
-def test_the_drivers_name_against_the_table(driver_name: str, device: str, same: bool) -> None:
+def test_the_drivers_gpu_name_must_match_the_table(
+    driver_name: str, device: str, same: bool
+) -> None:
     assert is_same_model(driver_name, find_device(device)) == same
 
 
-def test_another_gpu_than_the_target_does_not_serve(set_local_gpu: Callable[..., None]) -> None:
+def test_a_gpu_other_than_the_target_is_refused(set_local_gpu: Callable[..., None]) -> None:
     set_local_gpu(name="NVIDIA L4")
     assert why_not_cuda() is None
     assert why_not_cuda(find_device("L4")) is None
@@ -87,7 +91,7 @@ def test_importing_the_backend_imports_no_cupy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_gpu_that_others_hold_is_a_sentence(set_local_gpu: Callable[..., None]) -> None:
+def test_a_gpu_held_by_other_processes_gives_a_message(set_local_gpu: Callable[..., None]) -> None:
     def held() -> GpuCalls:
         raise RuntimeError("cudaErrorDevicesUnavailable: busy")
 

@@ -1,3 +1,5 @@
+"""Errors of CUDA and CuPy as statuses, with one sentence for each."""
+
 from __future__ import annotations
 
 import re
@@ -25,7 +27,7 @@ LOST = (214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 99
 
 
 @pytest.mark.parametrize("code", [1, 9, 98, 209, 701, *LOST])
-def test_every_code_is_one_sentence_with_the_kernels_name(code: int) -> None:
+def test_every_cuda_error_gives_one_sentence_with_the_kernels_name(code: int) -> None:
     failure = explain(CudaError(code, f"cudaError{code}: cuda's words"), "attention_v01")
     expected = Status.OUT_OF_BOUNDS if code == 700 else Status.LAUNCH_ERROR
     assert failure.status is expected

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fitting import fitting_config, is_taken
+from fitting import fitting_config, is_supported
 from verdicts import RIGHT
 from words import says
 
@@ -82,7 +82,7 @@ def variant_problems() -> list[object]:
             Problem(2, 1, 203, head_dim, causal=True, dtype="bfloat16"),
             Problem(2, 3, 1, head_dim, seqlen_kv=100),
         )
-        if is_taken(variant, dataclasses.replace(problem, head_dim=head_dim))
+        if is_supported(variant, dataclasses.replace(problem, head_dim=head_dim))
         for name in [f"{variant.id}-{problem.label()}"]
     ]
 

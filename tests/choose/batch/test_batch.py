@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from words import raises, says
 
+from engine.attention.evaluation import Origin
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.choose.batch.batch_table import (
@@ -56,11 +57,15 @@ def waves_of_58(n: int, wave_us: float = 100.0) -> np.ndarray:
     return wave_us * -(-np.arange(1, n + 1) // 58)
 
 
+def measured(times: dict[int, float]) -> dict[int, tuple[float, Origin]]:
+    return {batch: (us, "measured") for batch, us in times.items()}
+
+
 def table_of(total_us: np.ndarray, **kwargs: object) -> pd.DataFrame:
     return batch_table(curve(total_us, **kwargs), ONE_TILE, L4)  # type: ignore[arg-type]
 
 
-def test_the_two_readings_stand_side_by_side() -> None:
+def test_the_table_has_figures_per_unit_and_per_query() -> None:
     table = batch_table(curve(waves_of_58(300)), replace(ONE_TILE, num_heads=4), L4)
     row = table.iloc[57]
     assert (row["units"], row["queries"]) == (232, 232 * 64)
@@ -113,7 +118,7 @@ def test_a_second_resident_cta_is_not_called_a_wave() -> None:
     assert step_warning(table, 116) == ""
 
 
-def test_ordinals() -> None:
+def test_format_of_ordinals() -> None:
     table = table_of(waves_of_58(58 * 22 + 1))
     assert says(step_warning(table, 58 * 5 + 1), "costs_wave", "sixth")
     quarter = table.copy()
@@ -144,7 +149,7 @@ def test_the_end_of_the_wave_that_reaches_the_target(target: float, enough: int)
     assert found.warning == ""
 
 
-def test_the_interval_comes_from_the_model_being_unsure() -> None:
+def test_the_interval_of_the_batch_follows_the_parameters_interval() -> None:
     table = table_of(waves_of_58(300))
     batches = np.arange(1, 301)
     slow_floor = waves_of_58(300) + 500.0  # a larger launch floor favours large batches
@@ -174,9 +179,9 @@ def test_the_interval_follows_the_uncertainty_of_the_latency() -> None:
     assert widths[0] < widths[1] < widths[2]
 
 
-def test_a_measured_point_is_not_overruled() -> None:
+def test_a_measured_point_takes_precedence_over_the_model() -> None:
     total = waves_of_58(300)
-    table = batch_table(curve(total), ONE_TILE, L4, {58: 200.0, 40: 50.0})
+    table = batch_table(curve(total), ONE_TILE, L4, measured({58: 200.0, 40: 50.0}))
     row = table.set_index("batch")
     assert (row["latency_us"][58], row["origin"][58]) == (200.0, "measured")
     assert (row["low_us"][58], row["high_us"][58], row["predicted_us"][58]) == (200.0, 200.0, 100.0)
@@ -189,7 +194,7 @@ def test_a_measured_point_is_not_overruled() -> None:
 
 def test_shares_of_predicted_and_measured_times_are_said_not_to_be_comparable() -> None:
     total = waves_of_58(300)
-    table = batch_table(curve(total), ONE_TILE, L4, {1: 100.0, 40: 100.0, 290: 450.0})
+    table = batch_table(curve(total), ONE_TILE, L4, measured({1: 100.0, 40: 100.0, 290: 450.0}))
     gained = table.set_index("batch")["speedup_per_unit"]
     assert gained[40] == pytest.approx(40)  # both measured
     assert np.isnan(gained[59])
@@ -251,13 +256,13 @@ def test_targets_out_of_range(targets: tuple[float, ...]) -> None:
         recommended_batches(table, table["predicted_us"].to_numpy()[None], L4, targets)
 
 
-def test_no_target() -> None:
+def test_a_missing_target_is_refused() -> None:
     table = table_of(waves_of_58(10))
     with raises(InvalidProblem, "no_target"):
         recommended_batches(table, table["predicted_us"].to_numpy()[None], L4, ())
 
 
-def test_memory_bounds_the_batch() -> None:
+def test_memory_limits_the_batch() -> None:
     need = 2**30 * np.arange(1, 100)
     assert memory_feasible(need, L4) == 22
     assert memory_feasible(need, replace(L4, memory_bytes=None)) == 99
@@ -265,7 +270,7 @@ def test_memory_bounds_the_batch() -> None:
         memory_feasible(25 * need, L4)
 
 
-def test_unknown_peak_and_memory_are_not_invented() -> None:
+def test_unknown_peak_and_memory_remain_unknown() -> None:
     unknown = replace(L4, memory_bytes=None, fp16_tensor_tflops=None)
     table = batch_table(curve(waves_of_58(60)), ONE_TILE, unknown)
     assert table["percent_of_peak"].isna().all()

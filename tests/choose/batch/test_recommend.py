@@ -168,7 +168,7 @@ def test_cost_of_the_study(ask: Ask, reference_csv: Path) -> None:
     assert dearer.saving.usd_per_year == pytest.approx(10 * result.saving.usd_per_year)
 
 
-def test_waiting(ask: Ask) -> None:
+def test_waiting_is_planned_within_the_latency_budget(ask: Ask) -> None:
     result = ask(arrivals_per_s=20_000.0, budget_ms=5.0)
     assert result.wait is not None
     assert 1 < result.wait.batch <= 116
@@ -481,7 +481,7 @@ def test_own_prices_rank_the_options(ask: Ask) -> None:
     assert "RTX 6000 Ada" in {o.device for o in ask(alternatives=True, prices={"L4": 9.0}).options}
 
 
-def test_behind_what_is_simulated_the_backward_pass_goes_on_as_it_went() -> None:
+def test_the_backward_curve_continues_with_its_average_slope() -> None:
     """Beyond the simulated batches the curve continues with its average slope, not the last one."""
     batches = np.arange(1, 301)
     rows = np.array([0, 11, 23, 26])

@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 from engine.attention.problem import Problem
+from engine.cuda_on_host.error_kinds import ErrorKind
+from planted_bugs.causes import (
+    ACCUMULATOR,
+    COPY,
+    DIVERGENCE,
+    GIVEN_BACK,
+    INITIALISED,
+    NAMED_BARRIER,
+    OUT_OF_BOUNDS,
+    OVERWRITTEN,
+    PAST_THE_END,
+    PHASE,
+    RACE,
+    UNINITIALISED,
+)
 from planted_bugs.unseen import Unseen, rows
 
 _MANY_KEYS = (Problem(2, 4, 3, 64, num_heads_kv=2, seqlen_kv=700),)
@@ -10,8 +25,7 @@ _ROUNDS = (Problem(1, 3, 700, 64),)
 _PIECES = (Problem(1, 3, 200, 64),)
 _SEVERAL = {"num_ctas": 4, "block_n": 64}
 _REUSED = {"block_n": 64}
-_RACE = (r"__syncthreads", r"barrier")
-_PHASE = (r"phase", r"arriv", r"another mbarrier")
+
 
 ORDER: tuple[Unseen, ...] = (
     # ---- barriers ----
@@ -22,35 +36,35 @@ ORDER: tuple[Unseen, ...] = (
             ("v09",),
             "        // Every warp reads rows that other warps loaded.\n        __syncthreads();",
             "        __syncwarp();",
-            _RACE,
+            ("__syncthreads", "barrier"),
         ),
         (
             "no barrier behind P",
             ("v05",),
             "        __syncwarp();\n",
             "",
-            (r"__syncwarp",),
+            ("__syncwarp",),
         ),
         (
             "a warp barrier for half of the lanes",
             ("v07",),
             "        __syncwarp();\n\n        // O +=",
             "        if (part == 0) __syncwarp();\n\n        // O +=",
-            (r"__syncwarp", r"lanes"),
+            ("__syncwarp", "lanes"),
         ),
         (
             "no barrier at the end of a tile",
             ("v01", "v03", "v08"),
             "        // The next tile overwrites K",
             "        if (n0 + BLOCK_N >= kv_end) // K",
-            _RACE,
+            ("__syncthreads", "barrier"),
         ),
         (
             "a barrier that threads without a query skip",
             ("v02",),
             "loaded (Q too, the first time).\n        __syncthreads();",
             "loaded.\n        if (query < seqlen) __syncthreads();",
-            (r"diverge", *_RACE),
+            (*DIVERGENCE, "__syncthreads", "barrier"),
         ),
         (
             "no barrier before V of the other warps",
@@ -58,21 +72,21 @@ ORDER: tuple[Unseen, ...] = (
             "    // And now those of the other threads, and the maxima of the other warps.\n"
             "    __syncthreads();\n",
             "",
-            _RACE,
+            ("__syncthreads", "barrier"),
         ),
         (
             "no barrier before the slabs are summed",
             ("v12",),
             "        // The sums need the slabs of all warps.\n        __syncthreads();",
             "",
-            _RACE,
+            ("__syncthreads", "barrier"),
         ),
         (
             "the rows of a group stored before they are there",
             ("v16",),
             "    named_barrier(1 + group, WARPGROUP);\n    if (warp == 0",
             "    if (warp == 0",
-            (r"barrier \d", r"named", r"TMA store|stor"),
+            (*NAMED_BARRIER, "named", "TMA store", "store"),
         ),
         (
             "the next piece begins before the last is stored",
@@ -80,7 +94,7 @@ ORDER: tuple[Unseen, ...] = (
             "        // The next piece's copies overwrite Q and O, which slower warps are still "
             "reading.\n        __syncthreads();\n",
             "",
-            _RACE,
+            ("__syncthreads", "barrier"),
         ),
     ),
     *rows(
@@ -90,14 +104,14 @@ ORDER: tuple[Unseen, ...] = (
             ("v19",),
             "if (!is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);",
             "",
-            (r"barrier \d",),
+            NAMED_BARRIER,
         ),
         (
             "the first group opens the turns",
             ("v17",),
             "if (is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);",
             "if (group == 0) named_barrier_arrive(next_turn, 2 * WARPGROUP);",
-            (r"barrier \d",),
+            NAMED_BARRIER,
         ),
         config=_REUSED,
     ),
@@ -109,21 +123,21 @@ ORDER: tuple[Unseen, ...] = (
             ("v10",),
             "                    first_row + row < length);",
             "                    true);",
-            (r"out of bounds", r"behind the (last|end)", r"past"),
+            (*OUT_OF_BOUNDS, *PAST_THE_END),
         ),
         (
             "the last V is not waited for",
             ("v13",),
             "cp_async_wait<0>();",
             "cp_async_wait<1>();",
-            (r"copy not complete",),
+            (ErrorKind.COPY_NOT_COMPLETE,),
         ),
         (
             "no commit behind a tile",
             ("v11",),
             "            cp_async_commit();\n",
             "",
-            (r"copy not complete", r"cp.async"),
+            (ErrorKind.COPY_NOT_COMPLETE, "cp.async"),
         ),
         config={"block_n": 32},
         on=_PIECES,
@@ -135,21 +149,21 @@ ORDER: tuple[Unseen, ...] = (
             ("v14",),
             "        cp_async_wait<STAGES - 2>();\n",
             "",
-            (r"copy not complete",),
+            (ErrorKind.COPY_NOT_COMPLETE,),
         ),
         (
             "the tile in use is overwritten",
             ("v14",),
             "stage == 0 ? STAGES - 1 : stage - 1,",
             "stage,",
-            (r"race", r"copy"),
+            (*RACE, *COPY),
         ),
         (
             "rows behind the last are copied",
             ("v21",),
             "                    row < length);",
             "                    true);",
-            (r"out of bounds", r"behind the (last|end)", r"past"),
+            (*OUT_OF_BOUNDS, *PAST_THE_END),
         ),
         on=_MANY_KEYS,
     ),
@@ -161,28 +175,28 @@ ORDER: tuple[Unseen, ...] = (
             ("v17",),
             "/ STAGES % 2 ^ 1);",
             "/ STAGES % 2);",
-            _PHASE,
+            PHASE,
         ),
         (
             "V in the phase of the next tile",
             ("v17",),
             "parity_of(tile - 1));",
             "parity_of(tile));",
-            _PHASE,
+            PHASE,
         ),
         (
             "V is never given back",
             ("v17",),
             "        if (lane == 0) mbarrier_arrive(v_empty + last_stage);\n",
             "",
-            (*_PHASE, r"v_empty"),
+            (*PHASE, "v_empty"),
         ),
         (
             "Q is not waited for",
             ("v18",),
             "    mbarrier_wait(q_full, 0);\n",
             "",
-            (r"mbarrier", r"copy not complete"),
+            ("mbarrier", ErrorKind.COPY_NOT_COMPLETE),
         ),
         (
             "K given back before its products are done",
@@ -193,35 +207,35 @@ ORDER: tuple[Unseen, ...] = (
             "        if (lane == 0) mbarrier_arrive(k_empty + stage);\n"
             "        wgmma_wait<0>(acc_rmem, s_rmem);\n"
             "        if (lane == 0) mbarrier_arrive(v_empty + last_stage);\n",
-            (r"given back", r"still reads", r"running wgmma"),
+            (*GIVEN_BACK, ErrorKind.RUNNING_WGMMA_REGISTERS),
         ),
         (
             "barriers used before they are initialised",
             ("v17", "v20"),
             "    // No thread uses a barrier before it is initialised.\n    __syncthreads();",
             "",
-            (r"initiali", r"__syncthreads"),
+            (*INITIALISED, "__syncthreads"),
         ),
         (
             "stages are one mbarrier short",
             ("v18",),
             "    Mbarrier* v_full = k_full + STAGES;",
             "    Mbarrier* v_full = k_full + STAGES - 1;",
-            (*_PHASE, r"mbarrier"),
+            (*PHASE, "mbarrier"),
         ),
         (
             "K's bytes without a box",
             ("v17",),
             "mbarrier_arrive_expect(full + stage, TILE_BYTES);",
             "mbarrier_arrive_expect(full + stage, TILE_BYTES - 128);",
-            (r"bytes",),
+            ("bytes",),
         ),
         (
             "O is stored without a fence",
             ("v15",),
             "    async_proxy_fence();\n",
             "",
-            (r"fence\.proxy\.async",),
+            ("fence.proxy.async",),
         ),
         config=_REUSED,
     ),
@@ -232,28 +246,28 @@ ORDER: tuple[Unseen, ...] = (
             ("v19",),
             "        mbarrier_wait(q_full + round % 2, round / 2 % 2);\n",
             "",
-            (r"mbarrier", r"copy not complete"),
+            ("mbarrier", ErrorKind.COPY_NOT_COMPLETE),
         ),
         (
             "twice Q's bytes",
             ("v20",),
             "mbarrier_arrive_expect(q_full + round % 2, Q_BYTES);",
             "mbarrier_arrive_expect(q_full + round % 2, 2 * Q_BYTES);",
-            (r"bytes",),
+            ("bytes",),
         ),
         (
             "Q is loaded while O is still being stored",
             ("v19",),
             "                tma_store_wait();\n",
             "",
-            (r"TMA store|tma_store|bulk|wait_group",),
+            ("TMA store", "tma_store", "bulk", "wait_group"),
         ),
         (
             "the second place of Q counts on the first one's mbarrier",
             ("v19",),
             "&q_map, q_full + round % 2,",
             "&q_map, q_full,",
-            (*_PHASE, r"bytes"),
+            (*PHASE, "bytes"),
         ),
         config=_SEVERAL,
         on=_ROUNDS,
@@ -265,7 +279,7 @@ ORDER: tuple[Unseen, ...] = (
             ("v22",),
             "        if (step == 0) mbarrier_wait(v_full, 0);\n",
             "",
-            (r"mbarrier", r"copy not complete"),
+            ("mbarrier", ErrorKind.COPY_NOT_COMPLETE),
         ),
     ),
     # ---- wgmma ----
@@ -276,7 +290,7 @@ ORDER: tuple[Unseen, ...] = (
             ("v22",),
             "    wgmma_wait<0>(acc_rmem);\n",
             "",
-            (r"running wgmma",),
+            (ErrorKind.RUNNING_WGMMA_REGISTERS,),
         ),
     ),
     *rows(
@@ -286,14 +300,14 @@ ORDER: tuple[Unseen, ...] = (
             ("v16",),
             "if (step == 0) wgmma<false>",
             "if (step < 0) wgmma<false>",
-            (r"uninitial", r"not initialised", r"accumul", r"added", r"overwrit"),
+            (*UNINITIALISED, *INITIALISED, *ACCUMULATOR, *OVERWRITTEN),
         ),
         (
             "S is not waited for",
             ("v19",),
             "wgmma_wait<1>(s_rmem);",
             "wgmma_wait<2>(s_rmem);",
-            (r"running wgmma",),
+            (ErrorKind.RUNNING_WGMMA_REGISTERS,),
         ),
         (
             "products of S in no group",
@@ -301,14 +315,14 @@ ORDER: tuple[Unseen, ...] = (
             "            else wgmma<true>(s_rmem, q_columns, k_columns);\n        }\n"
             "        wgmma_commit();\n",
             "            else wgmma<true>(s_rmem, q_columns, k_columns);\n        }\n",
-            (r"running wgmma", r"commit"),
+            (ErrorKind.RUNNING_WGMMA_REGISTERS, "commit"),
         ),
         (
             "no fence before the products",
             ("v17", "v19"),
             "        wgmma_fence();\n",
             "",
-            (r"wgmma.fence", r"wgmma_fence"),
+            ("wgmma_fence", "wgmma.fence"),
         ),
         config=_REUSED,
     ),

@@ -28,9 +28,8 @@ from engine.machine_code.launch import (
     tables,
 )
 from tests.bench.counted_sets import counted_points
-from tests.machine_code.cousins import (
+from tests.machine_code.rewritten import (
     BF16,
-    COUSINS,
     CP_ASYNC,
     FP16,
     INT8,
@@ -38,10 +37,11 @@ from tests.machine_code.cousins import (
     PADDED,
     PLAIN,
     REGISTERS,
+    REWRITTEN,
     SWIZZLED,
     TMA,
     TWO_AXES,
-    Cousin,
+    Rewritten,
     gemm,
     gpu,
 )
@@ -54,16 +54,16 @@ FAR, FURTHER = 0.2, 0.3
 
 
 def executed(
-    cousin: Cousin, arch: str, arrays: Sequence[NDArray[Any]], launch: Launch | None = None
+    kernel: Rewritten, arch: str, arrays: Sequence[NDArray[Any]], launch: Launch | None = None
 ) -> None:
     """Execute it on the arrays, in the order of its pointers and maps; no hazard is found."""
-    source = KERNELS / cousin.file
-    cubin = read_cubin(compile_kernel(source, cousin.defines, arch, (cousin.entry,)).cubin)
+    source = KERNELS / kernel.file
+    cubin = read_cubin(compile_kernel(source, kernel.defines, arch, (kernel.entry,)).cubin)
     hazards: list[Hazard] = []
     execute(
-        program_of(cubin, cousin.entry),
-        cubin.entries[cousin.entry],
-        launch or cousin.launch(),
+        program_of(cubin, kernel.entry),
+        cubin.entries[kernel.entry],
+        launch or kernel.launch(),
         [
             GlobalBuffer(f"array {n}", buffer_address(n), array.reshape(-1).view(np.uint8))
             for n, array in enumerate(arrays)
@@ -95,7 +95,7 @@ def test_products_are_right(
     arch: str, element: int, copy: int, layout: int, stages: int, group: int
 ) -> None:
     size, depth = 256, 128 if element == INT8 else 64
-    cousin = gemm(
+    kernel = gemm(
         *("", "", "", ""),
         size=size,
         block=(128, 64, depth),
@@ -112,7 +112,7 @@ def test_products_are_right(
         operands = [as_bf16(x) for x in operands]
     right = a @ b.T
     found = np.zeros((size, size), {BF16: np.uint16, INT8: np.int32}.get(element, np.float32))
-    executed(cousin, arch, [*operands, found])
+    executed(kernel, arch, [*operands, found])
     if element == BF16:  # rounded: half an ulp
         values = (found.astype(np.uint32) << 16).view(np.float32)
         np.testing.assert_allclose(values, right, rtol=2.0**-8)
@@ -121,7 +121,7 @@ def test_products_are_right(
 
 
 def test_streams_are_right() -> None:
-    whole = {c.entry: c for c in COUSINS if c.file == "streams.cu"}
+    whole = {c.entry: c for c in REWRITTEN if c.file == "streams.cu"}
 
     def launch(entry: str, grid: tuple[int, int, int], *arguments: str) -> Launch:
         given = parse_arguments(list(arguments) or list(whole[entry].arguments))
@@ -152,28 +152,28 @@ def test_streams_are_right() -> None:
     np.testing.assert_array_equal(turned, matrix.T)
 
 
-@pytest.mark.parametrize("cousin", slow_ones(8, COUSINS), ids=str)
-def test_a_cousin_takes_what_the_original_took(cousin: Cousin) -> None:
+@pytest.mark.parametrize("kernel", slow_ones(8, REWRITTEN), ids=str)
+def test_a_rewritten_kernel_takes_the_time_of_the_original(kernel: Rewritten) -> None:
     """If this fails, the model has changed and the recorded counts are out of date."""
-    original = POINTS[cousin.series, cousin.name].as_shipped_us
-    away = abs(math.log(cousin.simulated_us() / original))
-    assert away <= math.log1p(FURTHER if cousin.entry == "transpose" else FAR)
+    original = POINTS[kernel.series, kernel.name].as_shipped_us
+    away = abs(math.log(kernel.simulated_us() / original))
+    assert away <= math.log1p(FURTHER if kernel.entry == "transpose" else FAR)
 
 
 @pytest.mark.slow
-def test_what_tma_copies_is_touched_on_every_arch() -> None:
+def test_tma_copies_count_as_touched_bytes_on_every_arch() -> None:
     size = 1024
     for arch in ("sm_90a", "sm_120a"):
-        cousin = gemm(*("", "", "", ""), size=size, copy=TMA, stages=2)
-        source = KERNELS / cousin.file
-        cubin = compile_kernel(source, cousin.defines, arch, ("gemm",)).cubin
-        analysis = analyse(cubin, "gemm", cousin.launch())
+        kernel = gemm(*("", "", "", ""), size=size, copy=TMA, stages=2)
+        source = KERNELS / kernel.file
+        cubin = compile_kernel(source, kernel.defines, arch, ("gemm",)).cubin
+        analysis = analyse(cubin, "gemm", kernel.launch())
         name = "H100 SXM" if arch == "sm_90a" else "RTX 5090"
         assert time_launch(analysis, gpu(name), quick=True).touched_bytes == 3 * size * size * 2
         assert not says(notes(analysis), "tensor_maps_unknown")
 
 
-def test_a_map_that_is_no_parameter_is_said_or_given_in_memory(tmp_path: Path) -> None:
+def test_a_tensor_map_in_memory_is_reported_or_read(tmp_path: Path) -> None:
     source = tmp_path / "k.cu"
     text = (KERNELS / "streams.cu").read_text()
     old = "const __grid_constant__ TensorMap from,"
@@ -198,35 +198,35 @@ def test_a_map_that_is_no_parameter_is_said_or_given_in_memory(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_an_instruction_that_comes_late_is_shared_as_well() -> None:
+def test_an_instruction_late_in_the_loop_is_counted_as_shared() -> None:
     """With 256 products in between, the loads of a loop come after the part examined first."""
-    cousin = gemm(*("", "", "", ""), size=4096, stages=2)
-    cubin = compile_kernel(KERNELS / cousin.file, cousin.defines, "sm_120a", ("gemm",)).cubin
-    analysis = analyse(cubin, "gemm", cousin.launch())
+    kernel = gemm(*("", "", "", ""), size=4096, stages=2)
+    cubin = compile_kernel(KERNELS / kernel.file, kernel.defines, "sm_120a", ("gemm",)).cubin
+    analysis = analyse(cubin, "gemm", kernel.launch())
     timed = time_launch(analysis, gpu("RTX 5090"), quick=True)
     assert timed.touched_bytes == pytest.approx(3 * 4096 * 4096 * 2, rel=0.01)
 
 
 @pytest.mark.slow
-def test_cousins_are_launched_with_the_arguments_that_their_kernels_take() -> None:
+def test_rewritten_kernels_get_the_arguments_that_they_declare() -> None:
     """Arguments have the sizes that the cubins declare, and each array another address."""
-    for cousin in COUSINS:
-        arch = gpu(cousin.gpu).arch.replace("120", "120a").replace("90", "90a")
-        source = KERNELS / cousin.file
-        cubin = read_cubin(compile_kernel(source, cousin.defines, arch, (cousin.entry,)).cubin)
-        arguments = cousin.launch().arguments
-        sizes = [p.size for p in cubin.entries[cousin.entry].parameters]
+    for kernel in REWRITTEN:
+        arch = gpu(kernel.gpu).arch.replace("120", "120a").replace("90", "90a")
+        source = KERNELS / kernel.file
+        cubin = read_cubin(compile_kernel(source, kernel.defines, arch, (kernel.entry,)).cubin)
+        arguments = kernel.launch().arguments
+        sizes = [p.size for p in cubin.entries[kernel.entry].parameters]
         assert [len(value) for value in arguments] == sizes
         arrays = [
             struct.unpack("<Q", value[:8])[0]
-            for text, value in zip(cousin.arguments, arguments, strict=True)
+            for text, value in zip(kernel.arguments, arguments, strict=True)
             if text == "ptr"
         ]
-        assert set(arrays) <= {buffer_address(n) for n in range(len(cousin.arguments))}
+        assert set(arrays) <= {buffer_address(n) for n in range(len(kernel.arguments))}
         assert len(set(arrays)) == len(arrays)
 
 
-def test_every_series_has_a_cousin() -> None:
+def test_every_series_has_a_rewritten_kernel() -> None:
     """The kernels of the series below are other files of this folder, which the benchmark runs."""
     elsewhere = {
         "H200": "flash_mma.cu, floors.cu",
@@ -241,6 +241,6 @@ def test_every_series_has_a_cousin() -> None:
     }
     counted = json.loads((KERNELS.parents[1] / "bench" / "counted_sets.json").read_text())
     series = {s["series"] for s in counted["series"]}
-    assert series == {c.series for c in COUSINS} | set(elsewhere)
+    assert series == {c.series for c in REWRITTEN} | set(elsewhere)
     for files in elsewhere.values():
         assert all((KERNELS / file).exists() for file in files.split(", "))

@@ -1,4 +1,4 @@
-"""Kernels rewritten after those of published series, with the same launches.
+"""Kernels rewritten from those of published series, with the same launches.
 
 The sources of the series are not in this repository: simulated times of their machine code are in
 `tests/bench/counted_sets.json` and do not change with the model. These kernels are simulated with
@@ -41,7 +41,7 @@ def gpu(name: str) -> DeviceSpec:
 
 
 @dataclass(frozen=True)
-class Cousin:
+class Rewritten:
     """One kernel and its launch."""
 
     series: str  # of counted_sets.json
@@ -91,7 +91,7 @@ def gemm(
     layout: int = SWIZZLED,
     stages: int = 1,
     group: int = 0,
-) -> Cousin:
+) -> Rewritten:
     """Return a kernel of `gemm_mma.cu`; `block` is rows, columns and depth of a CTA's tile."""
     rows, columns, depth = block
     names = ("ELEMENT", "COPY", "LAYOUT", "STAGES", "GROUP", "BLOCK_M", "BLOCK_N", "BLOCK_K")
@@ -106,7 +106,7 @@ def gemm(
         for extent in (rows, columns)
     ]
     across, down = size // columns, size // rows
-    return Cousin(
+    return Rewritten(
         series,
         name,
         gpu,
@@ -129,15 +129,17 @@ def stream(
     grid: tuple[int, int, int],
     threads: int,
     *arguments: str,
-) -> Cousin:
+) -> Rewritten:
     """Return a kernel of `streams.cu`, at the boost clock."""
-    return Cousin(series, name, gpu, "boost", "streams.cu", entry, (), grid, threads, 0, arguments)
+    return Rewritten(
+        series, name, gpu, "boost", "streams.cu", entry, (), grid, threads, 0, arguments
+    )
 
 
 _A100 = ("learn-cuda 02b A100", "A100 40GB SXM")
 _RTX_5090 = "RTX 5090 at 400 W"
 _MAP = "tensormap:f32[32768,32768]box[32,32]"
-COUSINS = (
+REWRITTEN = (
     gemm(_A100[0], "v1 4096", _A100[1], "sustained", copy=REGISTERS, layout=PLAIN),
     gemm(_A100[0], "v4 4096", _A100[1], "sustained"),
     gemm(_A100[0], "v6 4096", _A100[1], "sustained", stages=2),

@@ -63,7 +63,7 @@ def test_an_abnormal_end_gives_one_sentence(
 
 
 @pytest.mark.slow
-def test_it_is_ended_after_the_time_limit() -> None:
+def test_a_process_is_ended_after_the_time_limit() -> None:
     with raises(CompileError, "reading_time_limit"):
         run_in_process(waits, argparse.Namespace(), "k.cubin", most_s=1)
 
@@ -85,7 +85,7 @@ def says_who_it_is(args: argparse.Namespace) -> int:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells children of their parent's end")
-def test_it_ends_with_its_parent(tmp_path: Path) -> None:
+def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     parent = subprocess.Popen(

@@ -33,7 +33,7 @@ BAD = {
 
 
 @pytest.fixture
-def neighbours(tmp_path, monkeypatch):
+def broken_kernels(tmp_path, monkeypatch):
     folder = tmp_path / "kernels"
     folder.mkdir()
     (folder / "good.cu").write_text(BLOCK.format(**USUAL))
@@ -42,7 +42,7 @@ def neighbours(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTUNE_KERNELS", str(folder))
 
 
-@pytest.mark.usefixtures("neighbours")
+@pytest.mark.usefixtures("broken_kernels")
 @pytest.mark.parametrize("page", ["tune", "batch"])
 def test_ladder_is_listed_despite_bad_kernels(open_app, page):
     at = open_app(page, gpu="L4")
@@ -52,7 +52,7 @@ def test_ladder_is_listed_despite_bad_kernels(open_app, page):
     assert any("v01" in option for option in offered)
 
 
-@pytest.mark.usefixtures("neighbours")
+@pytest.mark.usefixtures("broken_kernels")
 @pytest.mark.parametrize("name", [name for name in BAD if name != "bad_text"])
 def test_bad_kernel_gives_a_message(open_app, name):
     at = open_app("batch", gpu="L4", variant=name)

@@ -125,7 +125,7 @@ def test_the_emulator_is_built_when_no_job_runs() -> None:
     thread.join(10)
 
 
-def test_rungs_are_served_side_by_side_and_other_jobs_alone(tmp_path: Path) -> None:
+def test_rungs_are_computed_concurrently_and_other_jobs_singly(tmp_path: Path) -> None:
     """Other jobs run one at a time, as two often need the same simulation."""
     run = RunDir(tmp_path)
     table = JobTable(run.journal)

@@ -41,7 +41,9 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(("name", "problem", "config"), one_in(len(CASES), CASES, slow=4))
-def test_it_runs_and_is_right(name: str, problem: Problem, config: dict[str, int]) -> None:
+def test_a_public_style_kernel_runs_correctly(
+    name: str, problem: Problem, config: dict[str, int]
+) -> None:
     """Compiled by NVRTC and for the CPU, output and LSE checked, latency predicted."""
     request = EvaluationRequest(name, problem, config, gpu="L4", backend="cpu")
     with Evaluator() as evaluator:
