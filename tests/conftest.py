@@ -146,6 +146,23 @@ def nothing_ships(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "no_figures")
 
 
+@pytest.fixture
+def ladder_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that makes copies of these rungs the ladder, and returns their folder."""
+    from kernels.ladder import LADDER, Ladder
+    from kernels.variant import KERNELS_DIR
+
+    def put(*ids: str) -> Path:
+        folder = tmp_path / "ladder"
+        folder.mkdir()
+        for source in (*(LADDER.by_id(name).source for name in ids), *KERNELS_DIR.glob("*.cuh")):
+            shutil.copy(source, folder)
+        monkeypatch.setattr(LADDER, "__dict__", vars(Ladder(folder)))
+        return folder
+
+    return put
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put browser stories first, as a long one at the end would run alone."""
     items.sort(key=lambda item: item.path.parent.name != "browser")
@@ -178,8 +195,15 @@ def sass_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def set_local_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that sets the detected GPU (name and UUID), or why there is none."""
 
-    def put(why: str | None = None, *, name: str = "NVIDIA L4", uuid: str = "GPU-1") -> None:
-        monkeypatch.setattr("engine.backends.cuda.availability._local_gpu", lambda: (why, name))
+    def put(
+        why: str | None = None,
+        *,
+        name: str = "NVIDIA L4",
+        uuid: str = "GPU-1",
+        num_sms: int | None = None,
+    ) -> None:
+        found = (why, name, num_sms)
+        monkeypatch.setattr("engine.backends.cuda.availability._local_gpu", lambda: found)
         monkeypatch.setattr("engine.measure.device_lock._uuid", lambda: uuid)
 
     return put

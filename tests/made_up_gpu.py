@@ -36,7 +36,7 @@ LOSING_SEQLEN = 96
 
 def install() -> None:
     uuid = os.environ["FAKE_GPU"]
-    found = DetectedDevice(find_device("L4"), True, "NVIDIA L4", uuid, "580.0", None)
+    found = DetectedDevice(find_device("L4"), True, "NVIDIA L4", uuid, "580.0")
 
     def evaluate(_: Evaluator, request: EvaluationRequest, **__: bool) -> EvaluationOutcome:
         if isinstance(Evaluator.gpu_error, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.ladder import history, overview, rung_by_rung, rungs
+from app.ladder import commits, overview, rung_by_rung, rungs
 from app.shared import auto, sidebar, url_state
 from app.shared.machine import device_of
 from app.shared.selection import Selection
@@ -21,7 +21,7 @@ def page() -> None:
     ladder, over_commits = url_state.tabs(("Rungs", "History"), "kernels_tab")
     if over_commits.open:
         with over_commits, errors_as_sentences():
-            history.draw(selection)
+            commits.draw(selection)
     if ladder.open:
         with ladder:
             _draw_rungs(selection)

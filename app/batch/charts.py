@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.shared.figures import (
+from app.shared.chart_style import (
     Part,
     Trace,
     axis,

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.shared.figures import ROW_PX, axis, figure, plain
+from app.shared.chart_style import ROW_PX, axis, figure, plain
 from app.shared.palette import Theme, reference_color, variant_color
 from engine.attention.config import all_variants
 from engine.attention.evaluation import baseline_label

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.shared.figures import (
+from app.shared.chart_style import (
     ROW_PX,
     TOOLS_PX,
     Part,

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.shared.figures import ROW_PX, TOOLS_PX, Trace, figure, plain, time_axis
-from app.shared.figures import axis as plain_axis
+from app.shared.chart_style import ROW_PX, TOOLS_PX, Trace, figure, plain, time_axis
+from app.shared.chart_style import axis as plain_axis
 from app.shared.palette import MARKER, Theme
 from engine.base.table import Table
 from engine.base.units import format_us

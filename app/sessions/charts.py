@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.shared.figures import Trace, axis, diagonal, figure, plain, time_axis
+from app.shared.chart_style import Trace, axis, diagonal, figure, plain, time_axis
 from app.shared.palette import CATEGORICAL, Theme, color_of
 from engine.attention.evaluation import baseline_label
 from engine.base.units import format_us

@@ -9,11 +9,11 @@ import streamlit as st
 
 from app.shared import url_state
 from app.shared.machine import local_gpu
-from app.shared.selection import FEATURES, LOCAL_GPU, SIZES, tunable_key
+from app.shared.selection import FEATURES, LOCAL_GPU, SIZES, is_gpu, tunable_key
 from app.shared.widgets import plain_markdown
 from engine.attention.config import all_variants, find_variant
 from engine.base.errors import AttuneError
-from engine.devices import all_devices, find_device
+from engine.devices import find_device
 from kernels.variant import AUTO, Variant
 
 _KERNEL = (
@@ -137,7 +137,7 @@ def _short(text: str) -> str:
 
 def _note_gpu() -> None:
     asked = st.query_params.get("gpu")
-    if asked and asked != LOCAL_GPU and asked not in {d.name for d in all_devices()}:
+    if asked and asked != LOCAL_GPU and not is_gpu(asked):
         _take("gpu", lambda: find_device(asked).name)
     if asked == LOCAL_GPU and local_gpu().spec is None:
         url_state.note(f"The link asks for the local GPU: {local_gpu().why}")

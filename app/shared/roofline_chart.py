@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.shared.figures import Part, Trace, axis, figure, log_ticks, plain
+from app.shared.chart_style import Part, Trace, axis, figure, log_ticks, plain
 from app.shared.palette import MARKER, Theme
 from engine.base.units import format_us
 from engine.model.roofline import Level, Roofs

@@ -12,9 +12,9 @@ from typing import Any
 from app.shared import url_state
 from engine.attention.config import all_variants, find_variant
 from engine.attention.problem import Preset, Problem, parse_seqlens, presets
-from engine.base.errors import InvalidProblem
+from engine.base.errors import InvalidProblem, UnknownName
 from engine.choose.auto import Choice
-from engine.devices import all_devices
+from engine.devices import find_device
 from engine.pipeline.request import BackendChoice, EvaluationRequest
 from kernels.variant import Tunable, Variant
 
@@ -165,6 +165,14 @@ def preset_named(name: str) -> Preset | None:
     return next((p for p in presets() if p.name == name), None)
 
 
+def is_gpu(name: str) -> bool:
+    """Return True if this is the name of a GPU of the table, or of a part of one."""
+    try:
+        return find_device(name).name == name
+    except UnknownName:
+        return False
+
+
 def coordinates(
     variant: str, config: Mapping[str, int], problem: Problem, gpu: str
 ) -> dict[str, Any]:
@@ -173,7 +181,7 @@ def coordinates(
     Names that this machine's ladder or device table lacks are left out.
     """
     values: dict[str, Any] = dict(problem_values(problem))
-    if gpu in {d.name for d in all_devices()}:
+    if is_gpu(gpu):
         values["gpu"] = gpu
     if variant in {v.id for v in all_variants()}:
         values["variant"] = variant

@@ -20,6 +20,7 @@ from app.shared.selection import (
     SIZES,
     STOPS,
     Selection,
+    is_gpu,
     make_problem,
     matching_preset,
     preset_named,
@@ -183,8 +184,11 @@ def _subject(
 
 
 def _gpus() -> tuple[list[str], str]:
-    """Return the menu's options and its default."""
+    """Return the menu's options and its default; a part of a GPU is offered while it is chosen."""
     names = [d.name for d in sorted(all_devices(), key=lambda d: d.compute_capability)]
+    chosen = st.session_state.get("gpu") or st.query_params.get("gpu", "")
+    if chosen not in ("", LOCAL_GPU, *names) and is_gpu(chosen):
+        names.append(chosen)
     return (
         ([LOCAL_GPU, *names], LOCAL_GPU) if local_gpu().spec is not None else (names, DEFAULT_GPU)
     )

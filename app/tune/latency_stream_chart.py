@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from app.shared.figures import Part, Trace, axis, figure, plain, translucent
+from app.shared.chart_style import Part, Trace, axis, figure, plain, translucent
 from app.shared.palette import CATEGORICAL, Theme
 from engine.base.units import format_us, time_unit
 from engine.jobs.latency_series import (

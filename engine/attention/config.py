@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from engine.attention.evaluation import Origin
 from engine.attention.problem import SHORT_DTYPES, Problem
@@ -249,7 +249,7 @@ def variant_from(source: Path, name: str) -> Variant:
 VERSION = 1
 _MAX_FILE_BYTES = 16 << 20
 _Key: TypeAlias = tuple[str, str, str]  # GPU, variant, class
-_TRUST: tuple[Origin, ...] = ("predicted", "recorded", "measured")  # ascending
+_TRUST: tuple[Origin, ...] = get_args(Origin)[::-1]  # ascending
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ from engine.base.units import format_bytes, format_count, format_thread_fill, fo
 if TYPE_CHECKING:
     import pandas as pd
 
-Origin: TypeAlias = Literal["measured", "recorded", "predicted"]
+Origin: TypeAlias = Literal["measured", "recorded", "predicted"]  # in order of preference
 LatencyKind: TypeAlias = Literal["device_warm", "device_cold", "end_to_end"]
 ALL_KINDS: tuple[LatencyKind, ...] = ("device_warm", "device_cold", "end_to_end")
 MAX_SAMPLES = 100_000  # of one latency

@@ -156,19 +156,27 @@ def at_clock(device: DeviceSpec, clock_mhz: float, kind: ClockKind = "given") ->
             code="clock_range",
         )
     clock_mhz = round(clock_mhz)  # the rates of a cycle stay those at boost
-    share = clock_mhz / boost
+    peaks = _peaks(device, clock_mhz / boost)
+    return replace(device, **peaks, boost_clock_mhz=clock_mhz, clock=kind)
 
-    def scaled(peak: float | None) -> float | None:
-        return None if peak is None else peak * share
 
-    return replace(
-        device,
-        boost_clock_mhz=clock_mhz,
-        fp16_tensor_tflops=scaled(device.fp16_tensor_tflops),
-        bf16_tensor_tflops=scaled(device.bf16_tensor_tflops),
-        fp32_tflops=scaled(device.fp32_tflops),
-        clock=kind,
-    )
+def with_sms(device: DeviceSpec, num_sms: int | None) -> DeviceSpec:
+    """Return the part of a GPU that has this many SMs, with a name of its own: "L4 (29 SMs)". Its
+    peaks are in proportion; price and power limit are unknown. The GPU itself if it has as many SMs
+    or if the number is unknown."""
+    if num_sms in (None, device.num_sms):
+        return device
+    peaks = _peaks(device, num_sms / (device.num_sms or num_sms))
+    unknown: dict[str, Any] = {"power_w": None, "price_usd_per_hour": None}
+    unknown |= {"price_source": "", "price_basis": ""}
+    name, source = f"{device.name} ({num_sms} SMs)", f"{device.source}; SMs: see its name"
+    named: dict[str, Any] = {"name": name, "aliases": (), "source": source}
+    return replace(device, **peaks, **unknown, **named, num_sms=num_sms)
+
+
+def _peaks(device: DeviceSpec, share: float) -> dict[str, Any]:
+    names = ("fp16_tensor_tflops", "bf16_tensor_tflops", "fp32_tflops")
+    return {name: (peak := getattr(device, name)) and peak * share for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,18 +187,20 @@ class SmLimits:
     max_threads_per_sm: int
     max_warps_per_sm: int
     max_ctas_per_sm: int
-    max_threads_per_cta: int
-    registers_per_sm: int
-    max_registers_per_cta: int
-    max_registers_per_thread: int
-    register_allocation_unit: int  # registers, per warp
-    warp_allocation_granularity: int  # warps, per CTA
-    num_sub_partitions: int
     smem_per_sm_bytes: int
-    smem_per_cta_bytes: int  # without opt-in
     smem_per_cta_optin_bytes: int
-    smem_allocation_unit_bytes: int
-    reserved_smem_per_cta_bytes: int
+    # The same for all SMs, the first two since Ampere.
+    smem_allocation_unit_bytes: int = 128
+    reserved_smem_per_cta_bytes: int = 1024
+    max_threads_per_cta: int = 1024
+    registers_per_sm: int = 64 * 1024
+    max_registers_per_cta: int = 64 * 1024
+    max_registers_per_thread: int = 255
+    register_allocation_unit: int = 256  # registers, per warp
+    # Warps, per CTA: the launch check assumes that they are distributed to all four sub-partitions.
+    warp_allocation_granularity: int = 4
+    num_sub_partitions: int = 4
+    smem_per_cta_bytes: int = 48 * 1024  # without opt-in
 
 
 # Compute capability: warps per SM, CTAs per SM, KiB of shared memory per SM.
@@ -211,29 +221,15 @@ _PER_SM = {
 
 
 def _sm_limits(compute_capability: tuple[int, int]) -> SmLimits:
-    """Return the limits of one compute capability; most are the same for all SMs since Turing."""
     max_warps, max_ctas, smem_kib = _PER_SM[compute_capability]
-    is_turing = compute_capability == (7, 5)
-    reserved_kib = 0 if is_turing else 1
-    return SmLimits(
-        compute_capability=compute_capability,
-        max_threads_per_sm=32 * max_warps,
-        max_warps_per_sm=max_warps,
-        max_ctas_per_sm=max_ctas,
-        max_threads_per_cta=1024,
-        registers_per_sm=64 * 1024,
-        max_registers_per_cta=64 * 1024,
-        max_registers_per_thread=255,
-        register_allocation_unit=256,
-        # The launch check assumes that warps are distributed to all four sub-partitions.
-        warp_allocation_granularity=4,
-        num_sub_partitions=4,
-        smem_per_sm_bytes=smem_kib * 1024,
-        smem_per_cta_bytes=48 * 1024,
-        smem_per_cta_optin_bytes=(smem_kib - reserved_kib) * 1024,
-        smem_allocation_unit_bytes=256 if is_turing else 128,
-        reserved_smem_per_cta_bytes=reserved_kib * 1024,
+    smem_bytes, max_threads = smem_kib * 1024, 32 * max_warps
+    limits = SmLimits(
+        compute_capability, max_threads, max_warps, max_ctas, smem_bytes, smem_bytes - 1024
     )
+    if compute_capability != (7, 5):
+        return limits
+    limits = replace(limits, smem_per_cta_optin_bytes=smem_bytes, reserved_smem_per_cta_bytes=0)
+    return replace(limits, smem_allocation_unit_bytes=256)
 
 
 SM_LIMITS: dict[tuple[int, int], SmLimits] = {key: _sm_limits(key) for key in _PER_SM}
@@ -302,7 +298,27 @@ def _device(line: list[Any]) -> DeviceSpec:
     )
 
 
+def _mig_slices(whole: DeviceSpec) -> Iterator[DeviceSpec]:
+    """Yield the MIG slices of a GPU, under the names that CUDA gives them.
+
+    They have as large a part of L2 and of the memory's bandwidth as of the memory.
+    """
+    for profile, (num_sms, eighths) in _TABLE["mig_slices"].get(whole.name, {}).items():
+        gigabytes = int(profile.partition(".")[2].removesuffix("gb"))
+        yield replace(
+            with_sms(whole, num_sms),
+            name=f"{whole.name} MIG {profile}",
+            aliases=tuple(f"{alias} MIG {profile}" for alias in whole.aliases),
+            memory_bytes=gigabytes << 30,
+            memory_gb=gigabytes,
+            memory_gb_per_s=(whole.memory_gb_per_s or 0.0) * eighths / 8,
+            l2_bytes=(whole.l2_bytes or 0) * eighths // 8,
+            source=f"{whole.source}; NVIDIA Multi-Instance GPU User Guide",
+        )
+
+
 DEVICES: tuple[DeviceSpec, ...] = tuple(_device(line) for line in _TABLE["figures"])
+_NAMED = (*DEVICES, *(part for whole in DEVICES for part in _mig_slices(whole)))
 
 
 def all_devices() -> tuple[DeviceSpec, ...]:
@@ -313,11 +329,16 @@ def all_devices() -> tuple[DeviceSpec, ...]:
 def find_device(name: str) -> DeviceSpec:
     """Return the GPU with this name or alias; case, spaces and the vendor's name are ignored.
 
+    A part of a GPU has its own times, so it has its own name: a MIG slice that of CUDA ("H200 MIG
+    1g.18gb"), another part, as under MPS, that of `with_sms`.
+
     Raises:
         UnknownName: no such GPU; the message offers the nearest names.
     """
     if (device := _BY_KEY.get(_key(name))) is not None:
         return device
+    if (part := re.fullmatch(r"(.+) \(([1-9]\d*) SMs\)", name)) is not None:
+        return with_sms(find_device(part[1]), int(part[2]))
     keys = difflib.get_close_matches(_key(name), _BY_KEY, n=6, cutoff=0.5)
     near = list(dict.fromkeys(_BY_KEY[key].name for key in keys))[:3]
     if not near:
@@ -336,7 +357,7 @@ def _key(name: str) -> str:
     return key
 
 
-_BY_KEY = {_key(alias): device for device in DEVICES for alias in (device.name, *device.aliases)}
+_BY_KEY = {_key(alias): device for device in _NAMED for alias in (device.name, *device.aliases)}
 
 
 # Prefix of a software GPU's name, so that its results are not mistaken for measurements.
@@ -388,11 +409,6 @@ def query_nvml(nvml: Any, query: Callable[..., T], *args: Any) -> T | None:
         return None
 
 
-# FP32 lanes per SM, because NVML reports lanes ("GPU cores").
-_LANES_PER_SM = {(7, 5): 64, (8, 0): 64}
-_LANES_PER_SM_ELSE = 128
-
-
 @dataclass(frozen=True, slots=True)
 class DetectedDevice:
     """The local GPU that CUDA would use first."""
@@ -402,26 +418,26 @@ class DetectedDevice:
     driver_name: str
     uuid: str
     driver_version: str
-    memory_bytes: int | None  # from the driver, slightly less than the nominal size
     differences: tuple[str, ...] = ()  # one sentence for each difference from the table
 
 
 def target_gpu(name: str) -> DeviceSpec:
     """Return the GPU to predict and compile for: this machine's if it has the name, with the
-    driver's figures (a MIG slice has fewer SMs), else the table's. Raises as `find_device`."""
+    driver's figures, else the table's. Raises as `find_device`."""
     named, local = find_device(name), detect_local()
-    if isinstance(local, str) or local.spec.name != named.name:
-        return named
-    return local.spec
+    return named if isinstance(local, str) or local.spec.name != named.name else local.spec
 
 
-@dataclass(frozen=True, slots=True)
-class _CudaDevice:
-    """CUDA's device 0, in CUDA's order and after CUDA_VISIBLE_DEVICES."""
+@dataclass(slots=True)
+class _Driver:
+    """What the driver says of CUDA's device 0."""
 
-    pci_bus_id: str  # in NVML's form; of the whole GPU for a MIG slice
-    num_sms: int | None
-    l2_bytes: int | None
+    name: str  # of a MIG slice: "NVIDIA H200 MIG 1g.18gb", where NVML has the whole GPU's name
+    memory_bytes: int | None
+    num_sms: int | None = None
+    l2_bytes: int | None = None
+    clock_mhz: int | None = None
+    compute_capability: tuple[int, int] = (0, 0)
 
 
 def detect_local() -> DetectedDevice | str:
@@ -440,86 +456,76 @@ def detect_local() -> DetectedDevice | str:
 
 
 def _describe(api: Any, first: str | None) -> DetectedDevice | str:
-    cuda = _cuda_device()
+    driver, address = _cuda_device() or (None, "")
     try:
-        handle = _handle(api, first, cuda)
+        handle = _handle(api, first, address)
     except api.NVMLError as error:
         wanted = "the first GPU" if first is None else f"CUDA_VISIBLE_DEVICES={first}"
         return f"The driver does not find {wanted} ({error}): choose a target GPU by name."
-    name = str(query_nvml(api, api.nvmlDeviceGetName, handle) or "unknown GPU")
-    capability = query_nvml(api, api.nvmlDeviceGetCudaComputeCapability, handle)
+    if driver is None:
+        memory = query_nvml(api, api.nvmlDeviceGetMemoryInfo, handle)
+        name = str(query_nvml(api, api.nvmlDeviceGetName, handle) or "unknown GPU")
+        driver = _Driver(name, None if memory is None else int(memory.total))
+    name, capability = driver.name, query_nvml(api, api.nvmlDeviceGetCudaComputeCapability, handle)
     if capability is None:
         return f"The driver does not say which compute capability {name} has: choose a target GPU."
-    compute_capability = (int(capability[0]), int(capability[1]))
-    memory = query_nvml(api, api.nvmlDeviceGetMemoryInfo, handle)
-    num_sms = None if cuda is None else cuda.num_sms
-    if num_sms is None:
+    driver.compute_capability = (int(capability[0]), int(capability[1]))
+    if driver.num_sms is None:
         lanes = query_nvml(api, api.nvmlDeviceGetNumGpuCores, handle)
-        per_sm = _LANES_PER_SM.get(compute_capability, _LANES_PER_SM_ELSE)
-        num_sms = None if not lanes else int(lanes) // per_sm
-    l2_bytes = None if cuda is None else cuda.l2_bytes
-    clock_mhz = query_nvml(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_SM)
-    try:
-        spec = find_device(modelled_name(name))
-        in_table = spec.compute_capability == compute_capability
-    except UnknownName:
-        in_table = False
-    differences: tuple[str, ...] = ()
-    if in_table:
-        differences = _differences(spec, num_sms, l2_bytes, clock_mhz)
-        spec = _with_driver_figures(spec, num_sms, l2_bytes)
-    else:
-        spec = _from_driver(api, handle, name, compute_capability, num_sms, l2_bytes, clock_mhz)
+        driver.num_sms = int(lanes) // _lanes_per_sm(driver) if lanes else None
+    driver.clock_mhz = query_nvml(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_SM)
+    row = row_of_driver(name)
+    in_table = row is not None and row.compute_capability == driver.compute_capability
     return DetectedDevice(
-        spec=spec,
+        spec=_with_driver_figures(row, driver) if row and in_table else _row(api, handle, driver),
         in_table=in_table,
         driver_name=name,
         uuid=str(query_nvml(api, api.nvmlDeviceGetUUID, handle) or ""),
         driver_version=str(query_nvml(api, api.nvmlSystemGetDriverVersion) or ""),
-        memory_bytes=None if memory is None else int(memory.total),
-        differences=differences,
+        differences=_differences(row, driver) if row and in_table else (),
     )
 
 
-def _differences(
-    row: DeviceSpec, num_sms: int | None, l2_bytes: int | None, clock_mhz: int | None
-) -> tuple[str, ...]:
+def _with_driver_figures(row: DeviceSpec, driver: _Driver) -> DeviceSpec:
+    """Return the row with SMs and L2 from the driver; the row itself if they are equal."""
+    spec = with_sms(row, driver.num_sms)
+    if " MIG " in driver.name or spec.name != row.name:
+        spec = replace(spec, memory_bytes=driver.memory_bytes or row.memory_bytes)
+    if driver.l2_bytes in (None, row.l2_bytes):
+        return spec
+    source = f"{spec.source}; L2 as the driver reports it"
+    return replace(spec, l2_bytes=driver.l2_bytes, source=source)
+
+
+def row_of_driver(name: str) -> DeviceSpec | None:
+    """Return the GPU or MIG slice of this driver's name; None if the table lacks it. Of a slice
+    that the table lacks, the whole GPU."""
+    whole = modelled_name(name)
+    keys = map(_key, (whole, whole.partition(" MIG ")[0]))
+    return next((_BY_KEY[key] for key in keys if key in _BY_KEY), None)
+
+
+def _differences(row: DeviceSpec, driver: _Driver) -> tuple[str, ...]:
     """Return a sentence for each difference between the driver's figures and the table's."""
     figures = (
-        ("SMs", num_sms, row.num_sms, str),
-        ("L2", l2_bytes, row.l2_bytes, format_bytes),
-        ("Highest SM clock", clock_mhz, row.boost_clock_mhz, "{:,} MHz".format),
+        ("SMs", driver.num_sms, row.num_sms, str),
+        ("L2", driver.l2_bytes, row.l2_bytes, format_bytes),
+        ("Highest SM clock", driver.clock_mhz, row.boost_clock_mhz, "{:,} MHz".format),
     )
     return tuple(
-        f"{name}: {shown(driver)} as the driver reports it, {shown(table)} in Attune's table."
-        for name, driver, table, shown in figures
-        if driver is not None and table is not None and driver != table
+        f"{name}: {shown(figure)} as the driver reports it, {shown(table)} in Attune's table."
+        for name, figure, table, shown in figures
+        if figure is not None and table is not None and figure != table
     )
 
 
-def _with_driver_figures(row: DeviceSpec, num_sms: int | None, l2_bytes: int | None) -> DeviceSpec:
-    """Return the row with SMs and L2 from the driver; the row itself if they are equal."""
-    source = row.source
-    if num_sms not in (None, row.num_sms):
-        source += "; SMs as the driver counts them"
-    if l2_bytes not in (None, row.l2_bytes):
-        source += "; L2 as the driver reports it"
-    if source == row.source:
-        return row
-    return replace(
-        row, num_sms=num_sms or row.num_sms, l2_bytes=l2_bytes or row.l2_bytes, source=source
-    )
-
-
-def _handle(api: Any, first: str | None, cuda: _CudaDevice | None) -> Any:
-    """Return NVML's handle of CUDA's device 0; the whole GPU's for a MIG slice.
+def _handle(api: Any, first: str | None, address: str) -> Any:
+    """Return NVML's handle of CUDA's device 0, at this address; the whole GPU's for a MIG slice.
 
     Without CuPy, CUDA's order is unknown, so CUDA_VISIBLE_DEVICES is applied to NVML's order.
     """
-    if cuda is not None:
-        handle = query_nvml(api, api.nvmlDeviceGetHandleByPciBusId, cuda.pci_bus_id)
-        if handle is not None:
-            return handle
+    if address and (handle := query_nvml(api, api.nvmlDeviceGetHandleByPciBusId, address)):
+        return handle
     if first is None or first.isdigit():
         return api.nvmlDeviceGetHandleByIndex(int(first or 0))
     # CUDA accepts a prefix of a UUID, NVML only the whole one.
@@ -541,37 +547,32 @@ def _uuids(api: Any) -> Iterator[tuple[str, Any]]:
                 yield str(query_nvml(api, api.nvmlDeviceGetUUID, mig) or ""), gpu
 
 
-def _from_driver(
-    api: Any,
-    handle: Any,
-    name: str,
-    compute_capability: tuple[int, int],
-    num_sms: int | None,
-    l2_bytes: int | None,
-    clock: int | None,
-) -> DeviceSpec:
+def _lanes_per_sm(driver: _Driver) -> int:
+    """Return FP32 lanes per SM, because NVML reports lanes ("GPU cores")."""
+    return 64 if driver.compute_capability in ((7, 5), (8, 0)) else 128
+
+
+def _row(api: Any, handle: Any, driver: _Driver) -> DeviceSpec:
     """Return a row for a GPU that is not in the table; peaks are None, because the driver does not
     report them."""
-    memory = query_nvml(api, api.nvmlDeviceGetMemoryInfo, handle)
     memory_clock = query_nvml(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_MEM)
     bus_bits = query_nvml(api, api.nvmlDeviceGetMemoryBusWidth, handle)
     limit_mw = query_nvml(api, api.nvmlDeviceGetPowerManagementDefaultLimit, handle)
-    bandwidth = None
+    bandwidth = fp32 = None
     if memory_clock and bus_bits:
         bandwidth = 2 * memory_clock * 1e6 * bus_bits / 8 / 1e9  # two transfers per clock
-    fp32 = None
-    if num_sms and clock:
-        lanes = num_sms * _LANES_PER_SM.get(compute_capability, _LANES_PER_SM_ELSE)
-        fp32 = round(2 * lanes * clock * 1e6 / 1e12, 1)
+    if driver.num_sms and driver.clock_mhz:
+        lanes = driver.num_sms * _lanes_per_sm(driver)
+        fp32 = round(2 * lanes * driver.clock_mhz * 1e6 / 1e12, 1)
     return DeviceSpec(
-        name=name,
+        name=driver.name,
         aliases=(),
-        compute_capability=compute_capability,
-        num_sms=num_sms,
-        boost_clock_mhz=clock,
-        memory_bytes=None if memory is None else int(memory.total),
+        compute_capability=driver.compute_capability,
+        num_sms=driver.num_sms,
+        boost_clock_mhz=driver.clock_mhz,
+        memory_bytes=driver.memory_bytes,
         memory_gb_per_s=bandwidth,
-        l2_bytes=l2_bytes,
+        l2_bytes=driver.l2_bytes,
         fp16_tensor_tflops=None,
         bf16_tensor_tflops=None,
         fp32_tflops=fp32,
@@ -581,19 +582,19 @@ def _from_driver(
     )
 
 
-def _cuda_device() -> _CudaDevice | None:
-    """Return CUDA's device 0, without creating a context; None without CuPy."""
+def _cuda_device() -> tuple[_Driver, str] | None:
+    """Return CUDA's device 0 (in CUDA's order, after CUDA_VISIBLE_DEVICES) and its PCI address as
+    NVML writes it, without creating a context; None without CuPy."""
     make_cupy_folder()
     try:
         import cupy
 
-        properties = cupy.cuda.runtime.getDeviceProperties(0)
-        address = (properties["pciDomainID"], properties["pciBusID"], properties["pciDeviceID"])
-        return _CudaDevice(
-            pci_bus_id="{:08X}:{:02X}:{:02X}.0".format(*address),
-            num_sms=int(properties["multiProcessorCount"]) or None,
-            l2_bytes=int(properties["l2CacheSize"]) or None,
-        )
+        found = cupy.cuda.runtime.getDeviceProperties(0)
+        address = (found["pciDomainID"], found["pciBusID"], found["pciDeviceID"])
+        driver = _Driver(found["name"].decode(), int(found["totalGlobalMem"]))
+        driver.num_sms = int(found["multiProcessorCount"]) or None
+        driver.l2_bytes = int(found["l2CacheSize"]) or None
+        return driver, "{:08X}:{:02X}:{:02X}.0".format(*address)
     except Exception:
         # CuPy raises various exceptions if the CUDA installation is incomplete.
         return None

@@ -13,7 +13,8 @@ from typing import Literal, Protocol, TypeAlias
 from engine.attention.config import find_variant
 from engine.attention.evaluation import Evaluation, Latency, baseline_label
 from engine.attention.problem import Problem
-from engine.base.errors import WITHOUT_TIME, AttuneError, CompileError, Status
+from engine.base.errors import WITHOUT_TIME, AttuneError, CompileError, Status, UnknownName
+from engine.devices.spec import find_device, with_sms
 from engine.model.kernel import variant_sources
 from engine.model.measured_points import Measurement
 from kernels.variant import Config, Variant
@@ -130,13 +131,14 @@ def times_of(
                 for x in (baseline.latency, *baseline.other_latencies)
             ]
         series = next((n.removeprefix(_SERIES) for n in e.notes if n.startswith(_SERIES)), "")
+        device = _timed_device(e)
         known += [
             KnownTime(
                 name=name,
                 is_sdpa=is_sdpa,
                 config={} if is_sdpa else dict(e.config),
                 problem=e.problem,
-                device=e.device,
+                device=device,
                 latency=replace(latency, samples_us=(), sm_clocks_mhz=()),
                 when=e.when or since,
                 session=session,
@@ -150,6 +152,17 @@ def times_of(
             if latency is not None and latency.origin != "predicted"
         ]
     return tuple(known)
+
+
+def _timed_device(e: Evaluation) -> str:
+    """Return the name of the GPU, or of the part of it that was used, which old files do not give:
+    they name the whole GPU and the SMs."""
+    if e.occupancy is None:
+        return e.device
+    try:
+        return with_sms(find_device(e.device), e.occupancy.num_sms).name
+    except UnknownName:
+        return e.device
 
 
 def source_match(time: KnownTime, variant: Variant) -> SourceMatch:

@@ -94,6 +94,7 @@ class EvaluationRun:
     compiled: CompiledKernel | None = None
     maps: tuple[ErrorMap, ...] = ()
     executed: ExecutedStatements | None = None  # in all runs so far
+    is_predicted: bool = False  # the run came to its prediction, which is shown
     is_elsewhere: bool = False  # the problem differs from the requested one
     spent_s: dict[str, float] = field(default_factory=dict)
 
@@ -115,7 +116,7 @@ class EvaluationRun:
         evaluation = self._evaluate()
         predicted = None
         if self.estimate is not None and (self.simulates or self.estimate.by_machine_code):
-            predicted = self.estimate.latency
+            predicted = self.estimate.latency if self.is_predicted else None
         return EvaluationOutcome(
             evaluation, self.maps, predicted, self.resolved.config_origin, self.spent_s
         )
@@ -530,6 +531,7 @@ class EvaluationRun:
         Returns:
             The evaluation, with counts of the simulated machine code.
         """
+        self.is_predicted = True
         if not self.simulates or self.compiled is None:
             return evaluation
         is_known = self.estimate is not None and self.estimate.by_machine_code

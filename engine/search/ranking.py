@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, get_args
 
 from engine.attention.evaluation import METHODS, Evaluation, Origin, basis_of, method_of
 from engine.attention.problem import Problem
@@ -258,8 +258,7 @@ def comparable(rows: Iterable[SweepRow]) -> list[SweepRow]:
 def ranking_origin(rows: Iterable[SweepRow]) -> Origin | None:
     """Return the best origin among the rows."""
     origins = {row.origin for row in rows}
-    order: tuple[Origin, ...] = ("measured", "recorded", "predicted")
-    return next((o for o in order if o in origins), None)
+    return next((o for o in get_args(Origin) if o in origins), None)
 
 
 def by_problem(rows: Iterable[SweepRow]) -> dict[tuple[str, Problem], list[SweepRow]]:

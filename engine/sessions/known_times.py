@@ -40,7 +40,7 @@ _SUMMARY_VARIANTS = 64
 _SUMMARY_PROBLEMS = 200
 _MIN_INTERVAL_S = 1.0  # between two listings of the folders
 _SHARE = 0.05  # maximum share of time for listing
-_LAYOUT = f"schema {SCHEMA_VERSION}, times 1"
+_LAYOUT = f"schema {SCHEMA_VERSION}, times 2"
 _TAKEN = (b'"measured"', b'"recorded"')  # origins of stored times
 _MAX_KEPT_BYTES = 256 << 20
 
@@ -96,7 +96,9 @@ class _Query(NamedTuple):
         s = info.summary
         if s is None or s.origins in ((), ("predicted",)):
             return False
-        if self.device and self.device not in s.devices and len(s.devices) < _SUMMARY_DEVICES:
+        # A summary of an old file names the whole GPU: "L4" for "L4 (29 SMs)".
+        devices = {self.device, self.device.partition(" (")[0]}
+        if self.device and devices.isdisjoint(s.devices) and len(s.devices) < _SUMMARY_DEVICES:
             return False
         if self.name and self.name not in s.variants and len(s.variants) < _SUMMARY_VARIANTS:
             return False

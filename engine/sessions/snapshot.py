@@ -24,7 +24,7 @@ import re
 import zlib
 from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
@@ -287,7 +287,7 @@ def summarise(snapshot: Snapshot) -> Summary:
         num_problems=len(problems),
         num_evaluations=len(evaluations),
         num_passed=sum(e.status is Status.PASSED for e in evaluations),
-        origins=tuple(o for o in ("measured", "recorded", "predicted") if o in origins),
+        origins=tuple(o for o in get_args(Origin) if o in origins),
         spent=snapshot.spent,
         decision=snapshot.decision,
     )

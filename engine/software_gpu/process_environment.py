@@ -14,7 +14,6 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from engine.base import files
@@ -300,12 +299,6 @@ def _kept(
 
 
 CHOICE = "ATTUNE_SOFTWARE_GPU"  # names in the device table, separated by commas
-_SLICE = re.compile(r"(.+) MIG (\dg)\.(\d+)gb", re.IGNORECASE)
-# SMs of a slice, by the SMs of the whole GPU: `nvidia-smi mig -lgip`, MIG user guide.
-_SLICE_SMS = {
-    108: {"1g": 14, "2g": 28, "3g": 42, "4g": 56, "7g": 98},
-    132: {"1g": 16, "2g": 32, "3g": 60, "4g": 64, "7g": 132},
-}
 _DEFAULT = "L4"
 _MAX_DEVICES = 16
 _ROOT = Path(__file__).resolve().parents[2]
@@ -367,7 +360,7 @@ def device_table(names: str) -> str:
 
     Raises:
         UnknownName: a name is not in the device table.
-        InvalidProblem: no name, too many, or a slice that the GPU does not have.
+        InvalidProblem: no name, or too many.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     if not 1 <= len(wanted) <= _MAX_DEVICES:
@@ -375,27 +368,7 @@ def device_table(names: str) -> str:
             f"{CHOICE} names {len(wanted)} GPUs: give 1 to {_MAX_DEVICES} of the device table, "
             "separated by commas."
         )
-    return "\n".join(_line(_device(name)) for name in wanted)
-
-
-def _device(name: str) -> DeviceSpec:
-    if (found := _SLICE.fullmatch(name)) is None:
-        return find_device(name)
-    whole, profile, gigabytes = find_device(found[1]), found[2].lower(), int(found[3])
-    num_sms = _SLICE_SMS.get(whole.num_sms or 0, {}).get(profile)
-    memory_bytes = gigabytes << 30
-    if num_sms is None or not 0 < memory_bytes <= (whole.memory_bytes or 0):
-        raise InvalidProblem(
-            f"{whole.name} has no MIG slice {profile}.{gigabytes}gb: A100, H100 and H200 have "
-            "slices of 1g, 2g, 3g, 4g and 7g, with a part of their memory.",
-            code="mig_slice_unknown",
-        )
-    return replace(
-        whole,
-        name=f"{whole.name} MIG {profile}.{gigabytes}gb",
-        num_sms=num_sms,
-        memory_bytes=memory_bytes,
-    )
+    return "\n".join(_line(find_device(name)) for name in wanted)
 
 
 def _line(device: DeviceSpec) -> str:
@@ -422,4 +395,5 @@ def _line(device: DeviceSpec) -> str:
         limits.smem_allocation_unit_bytes,
         limits.reserved_smem_per_cta_bytes,
     )
-    return ";".join((SOFTWARE + device.name, *map(str, figures)))
+    name = SOFTWARE + device.name.partition(" (")[0]  # a driver does not name a number of SMs
+    return ";".join((name, *map(str, figures)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -65,15 +65,25 @@ def _isolated(
     machine.local_gpu.cache_clear()
 
 
+class _Failures(logging.Handler):
+    """Collects the tracebacks that are logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(logging.Formatter().format(record))
+
+
 @pytest.fixture(autouse=True)
-def view_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def view_errors() -> Iterator[list[str]]:
     """Collect exceptions that a page shows as a message; fail if the test has not removed all."""
-    failures: list[str] = []
-    monkeypatch.setattr(
-        widgets._LOG, "exception", lambda *_: failures.append(traceback.format_exc())
-    )
-    yield failures
-    assert not failures, failures[0]
+    failures, log = _Failures(), logging.getLogger(widgets.__name__)
+    log.addHandler(failures)
+    yield failures.found
+    log.removeHandler(failures)
+    assert not failures.found, failures.found[0]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 
 import pytest
 from app_driver import metric, texts
@@ -14,7 +13,6 @@ from test_known_times_shown import taken
 from app.shared import auto, known_times
 from engine.attention.config import find_variant
 from engine.attention.problem import Problem
-from engine.choose.auto import choice as engine_choice
 from engine.choose.auto import choose
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
@@ -84,7 +82,8 @@ class _Asked(History):
         return Time(self.us, self.us, self.us, "predicted", "machine code", 0, "", "")
 
 
-def test_final_choice_is_cached_until_its_inputs_change(monkeypatch):
+def test_final_choice_is_cached_until_its_inputs_change(monkeypatch, ladder_of):
+    ladder_of("v01", "v08", "v09", "v11")
     problem = Problem(3, 8, 640, 64)
     history = _Asked(Times({}))
 
@@ -104,8 +103,7 @@ def test_final_choice_is_cached_until_its_inputs_change(monkeypatch):
         times = Times({"L4": times_of([evaluation], session="mine")})
         assert (ask(replace(history, times=times))[1] > 0) == changes
         ask(history)
-    monkeypatch.setattr(
-        engine_choice, "variant_sources", lambda _: SimpleNamespace(source_sha256="changed")
-    )
+    with first.variant.source.open("a") as source:
+        source.write("// edited")
     assert ask(history)[1] > 0
     assert ask(history)[1] == 0

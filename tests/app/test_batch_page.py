@@ -27,14 +27,6 @@ SERIES = """batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms
 """
 
 
-@pytest.fixture
-def by_equations(monkeypatch):
-    """Hide simulated CTA times of other tests in this process: a page shows a kernel differently
-    once it is simulated."""
-    monkeypatch.setattr("engine.history.ctas._kept", {})
-    monkeypatch.setattr("engine.history.ctas.read_entry", lambda _: None)
-
-
 def ready(at) -> bool:
     """Return True once the kernel is simulated: before that the page recommends nothing."""
     return any(m.label == "Recommended" and m.value != "–" for m in at.metric)
@@ -173,7 +165,6 @@ def test_waiting_needs_rate_and_latency_budget(open_app):
     assert "waiting" in charts(at)
 
 
-@pytest.mark.usefixtures("by_equations")
 def test_points_of_a_csv_validate_and_calibrate(open_app):
     at = upload(open_batch(open_app, batch_tab="Validate"), SERIES)
     assert not at.exception
@@ -278,7 +269,6 @@ def test_a_template_of_the_csv_is_offered(open_app):
     assert any(b.proto.label == "Template, CSV" for b in at.get("download_button"))
 
 
-@pytest.mark.usefixtures("by_equations")
 def test_a_saved_recommendation_holds_predictions_points_and_reason(open_app):
     at = upload(open_batch(open_app), SERIES)
     at.button(key="batch_save").click().run()
@@ -328,13 +318,12 @@ def test_an_unsupported_head_dim_gives_a_message(open_app):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_ranking_compiles_and_ranks(open_app, monkeypatch):
+def test_ranking_compiles_and_ranks(open_app, monkeypatch, ladder_of):
     """Uses a short ladder and two GPUs; tests/choose ranks all of them."""
     from engine.choose.batch import recommend
     from engine.devices import all_devices
-    from kernels.ladder import LADDER
 
-    monkeypatch.setattr(recommend, "LADDER", SimpleNamespace(of=lambda _: LADDER[:2]))
+    ladder_of("v01", "v02")
     monkeypatch.setattr(
         recommend, "all_devices", lambda: [d for d in all_devices() if d.name in ("L4", "T4")]
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.shared.figures import log_ticks
+from app.shared.chart_style import log_ticks
 from app.shared.palette import color_of, colors_of
 from kernels.ladder import LADDER
 

@@ -125,3 +125,13 @@ def test_unavailable_values_are_reported(open_app) -> None:
 
 def test_a_valid_link_gives_no_note(open_app) -> None:
     assert not open_app(variant="v05", S="64", gpu="l4", KV="", causal="true").warning
+
+
+def test_a_part_of_a_gpu_is_offered_while_it_is_chosen(open_app) -> None:
+    app = open_app(variant="v05", S="64", gpu="h200 mig 1g.18gb")
+    assert not app.warning
+    menu = app.selectbox(key="gpu")
+    assert (menu.value, app.query_params["gpu"]) == ("H200 MIG 1g.18gb", "H200 MIG 1g.18gb")
+    menu.select("L4").run()
+    assert app.selectbox(key="gpu").value == "L4"
+    assert not any("MIG" in option for option in app.selectbox(key="gpu").options)

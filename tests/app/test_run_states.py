@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from app_driver import badge, charts, metric, texts
 from fake_jobs import CORRECT, WRONG, FakeManager, done, failed, maps
+from software_nvml import described
 from streamlit.testing.v1 import AppTest
 from words import says
 
@@ -22,7 +23,6 @@ from engine.base.errors import Status
 from engine.base.schema import encode
 from engine.choose.auto import choose
 from engine.devices import find_device
-from engine.devices.spec import DetectedDevice
 from engine.history import History
 from engine.jobs.manager import use_manager
 from engine.pipeline.evaluate import evaluate
@@ -384,11 +384,8 @@ def test_rerun_on_change_waits_for_the_run_before_it(open_app, jobs):
     assert sum(r["execute"] for r in jobs.submitted) == 1
 
 
-def test_a_measured_latency_is_shown_beside_sdpa(open_app, jobs, monkeypatch):
-    spec = find_device("L4")
-    local = DetectedDevice(spec, True, "NVIDIA L4", "GPU-0", "580.1", spec.memory_bytes)
-    for place in ("app.shared.machine.detect_local", "engine.devices.spec.detect_local"):
-        monkeypatch.setattr(place, lambda: local)
+def test_a_measured_latency_is_shown_beside_sdpa(open_app, jobs, software_nvml):
+    software_nvml.has(described("L4"))
     measured = Latency("measured", 12.5, 12.4, 12.6, "Graph replay, warm L2.")
     refused = BaselineTiming("cudnn", None, "cuDNN refuses this shape.")
     jobs.answer = done(

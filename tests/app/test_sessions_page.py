@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from app_driver import badge, charts, metric, texts, until
@@ -15,14 +14,12 @@ from words import says
 from app.sessions import frames
 from engine.attention.evaluation import Latency
 from engine.base.errors import Status
-from engine.choose import advice
 from engine.history.history import keep_prediction, predictions
 from engine.history.known_time import times_of
 from engine.sessions import store as store_module
 from engine.sessions.known_times import score
 from engine.sessions.session import make_snapshot, make_source
 from engine.sessions.snapshot import Goal, TimelineEntry
-from kernels.ladder import LADDER
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = Latency("measured", 12.5, 12.4, 12.6, "Graph replay.")
@@ -272,8 +269,8 @@ def test_sources_and_timeline_of_a_snapshot_are_shown(open_app):
     assert "int main() {}" in [c.value for c in at.code]
 
 
-def test_what_to_try_next_is_compiled_by_the_worker_and_ordered(open_app, monkeypatch):
-    monkeypatch.setattr(advice, "LADDER", SimpleNamespace(of=lambda _: LADDER[:2]))
+def test_advice_is_compiled_by_the_worker_and_ordered(open_app, ladder_of):
+    ladder_of("v01", "v02")
     name = save("Advice", replace(BASE, problem=replace(BASE.problem, seqlen=512)))
     at = open_app("sessions", session=name)
     assert not any(says(d.value, "expected_gain") for d in at.dataframe)  # empty until it is opened

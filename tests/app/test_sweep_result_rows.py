@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_data import rows_of, spec
 
-from app.sweep import filtered_rows, results
+from app.sweep import results
 from app.sweep.filtered_rows import FilteredRows
 from app.sweep.result_rows import ResultRows
 from engine.search.autotune import problem_results
@@ -55,8 +55,7 @@ def test_frame_does_not_depend_on_order_or_chunks(order: list[SweepRow], step: i
         pd.testing.assert_frame_equal(kept.frame, sweep_frame(order[:count]))
 
 
-def test_places_are_recomputed_for_other_final_rounds(monkeypatch):
-    monkeypatch.setattr(filtered_rows, "theme", lambda: None)
+def test_places_are_recomputed_for_other_final_rounds():
     kept = ResultRows()
     kept.update(ROWS, is_over=True)
     rows = FilteredRows(kept, "a sweep", None, ())

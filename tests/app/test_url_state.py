@@ -45,7 +45,7 @@ class Url(MutableMapping[str, Any]):
 def url(monkeypatch: pytest.MonkeyPatch) -> Url:
     url = Url()
     monkeypatch.setattr(st, "query_params", url)
-    monkeypatch.setattr(st, "session_state", {})
+    st.session_state.clear()
     return url
 
 

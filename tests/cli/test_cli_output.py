@@ -6,6 +6,7 @@ import errno
 import os
 import pty
 import re
+import resource
 import select
 import subprocess
 import sys
@@ -18,7 +19,6 @@ import pytest
 from sessions_data import snapshot_maker
 from words import says
 
-from engine.base import files
 from engine.base.table import Table
 from engine.cli import main
 from engine.cli.output import print_table
@@ -42,18 +42,19 @@ def test_a_full_disk_at_standard_output_gives_a_message(flags: list[str]) -> Non
 
 
 def test_a_report_that_cannot_be_written_keeps_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     name = Store(str(tmp_path / "store"), shipped=None).save(snapshot_maker())
     session = tmp_path / "store" / name
     report = tmp_path / "report.md"
     report.write_text("the old one")
-    monkeypatch.setattr(files.os, "fsync", full)
-    assert main(["report", str(session), "--no-advice", "-o", str(report)]) == 1
-    assert says(capsys.readouterr().err, "another_file", os.strerror(errno.ENOSPC))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # as if the disk were full
+    try:
+        assert main(["report", str(session), "--no-advice", "-o", str(report)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert says(capsys.readouterr().err, "another_file", os.strerror(errno.EFBIG))
     assert report.read_text() == "the old one"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["report.md", "store"]
 

@@ -85,11 +85,14 @@ def test_the_whole_pipeline_over_a_small_space(
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> list[EvaluationRequest]:
-    """Replace evaluations by made-up ones without a time, of which num_splits=4 is INCORRECT."""
+    """Replace evaluations by made-up ones without a time, of which num_splits=4 is INCORRECT; a
+    length of 13 is interrupted as by Ctrl-C."""
     asked: list[EvaluationRequest] = []
 
     def evaluate(_: Evaluator, request: EvaluationRequest, **__: bool) -> EvaluationOutcome:
         asked.append(request)
+        if request.problem.seqlen == 13:
+            raise KeyboardInterrupt
         wrong = request.config.get("num_splits") == 4
         return EvaluationOutcome(
             Evaluation(
@@ -194,15 +197,12 @@ def test_a_dry_run_counts_estimates_and_runs_nothing(
     assert says(capsys.readouterr().out, "to_evaluate_and", "16", "points", "10", "6")
 
 
+@pytest.mark.usefixtures("made_up")
 def test_an_interrupted_sweep_says_how_to_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def evaluate(*_: object, **__: bool) -> EvaluationOutcome:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
     journal = tmp_path / "s.jsonl"
-    assert run("v01", "--gpu", "L4", "--journal", str(journal)) == 130
+    assert run("v01", "--gpu", "L4", "--seqlen", "13", "--journal", str(journal)) == 130
     assert f"sweep --resume {journal}" in capsys.readouterr().err
 
 

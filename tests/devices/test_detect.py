@@ -40,7 +40,6 @@ def test_a_gpu_of_the_table(software_nvml: SoftwareNvml) -> None:
     assert local.spec is find_device("L4")
     assert local.in_table
     assert (local.uuid, local.driver_version) == (software_nvml.uuid(0), "software")
-    assert local.memory_bytes == find_device("L4").memory_bytes
     assert not software_nvml.is_open
 
 
@@ -49,10 +48,12 @@ def test_sms_of_the_driver_override_the_table(software_nvml: SoftwareNvml) -> No
     local = detected()
     assert local.spec.num_sms == 60
     assert "driver" in local.spec.source
-    # Naming the local GPU keeps its measured figures; naming another one does not.
-    request = EvaluationRequest("v01", Problem(1, 1, 128, 64), gpu="L4")
+    # It has times of its own, so it has a name of its own, and the L4 keeps the table's figures.
+    assert local.spec.name == "L4 (60 SMs)"
+    assert local.spec.fp16_tensor_tflops == pytest.approx(121 * 60 / 58)
+    request = EvaluationRequest("v01", Problem(1, 1, 128, 64), gpu="L4 (60 SMs)")
     assert resolve(request).device == local.spec
-    assert resolve(replace(request, gpu="T4")).device == find_device("T4")
+    assert resolve(replace(request, gpu="L4")).device == find_device("L4")
 
 
 def test_the_highest_clock_of_the_driver_beside_the_table(software_nvml: SoftwareNvml) -> None:
@@ -98,11 +99,11 @@ L4_AND_A_SLICE = (described("L4"), described("H200 MIG 1g.18gb"))
     ("visible", "name"),
     [
         ("0", "L4"),
-        ("1,0", "H200"),
-        ("GPU-b", "H200"),
+        ("1,0", "H200 (16 SMs)"),
+        ("GPU-b", "H200 (16 SMs)"),
         ("GPU-a,GPU-b", "L4"),
-        ("MIG-b", "H200"),
-        ("MIG-GPU-b/1/0", "H200"),
+        ("MIG-b", "H200 (16 SMs)"),
+        ("MIG-GPU-b/1/0", "H200 (16 SMs)"),
         ("GPU-nosuch", ""),
         ("7", ""),
     ],
@@ -110,7 +111,7 @@ L4_AND_A_SLICE = (described("L4"), described("H200 MIG 1g.18gb"))
 def test_names_in_cuda_visible_devices(
     software_nvml: SoftwareNvml, monkeypatch: pytest.MonkeyPatch, visible: str, name: str
 ) -> None:
-    """Whole UUIDs, and their beginnings, which CUDA accepts as well."""
+    """Whole UUIDs, and their beginnings, which CUDA accepts as well. Only CUDA names the slice."""
     software_nvml.has(*L4_AND_A_SLICE)
     for length in (12, 40):
         whole = visible

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from software_nvml import SoftwareNvml, described
 
 from engine.attention.evaluation import Correctness
 from engine.attention.plan import LaunchPlan
@@ -56,10 +57,14 @@ class Gpu(MadeUpCuda):
 
 @pytest.fixture
 def gpu(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, set_local_gpu: Callable[..., None]
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    set_local_gpu: Callable[..., None],
+    software_nvml: SoftwareNvml,
 ) -> Iterator[Evaluator]:
     monkeypatch.setenv("ATTUNE_LOCK_DIR", str(tmp_path / "locks"))
     set_local_gpu()
+    software_nvml.has(described("L4"))
     with Evaluator(backends={"cuda": Gpu()}) as made:
         yield made
 
@@ -87,7 +92,6 @@ def test_both_versions_are_timed_in_one_run(
     assert same.verdict is GateVerdict.MEASURED_SAME
 
     # In the whole run the measured verdict replaces the simulated one.
-    monkeypatch.setattr(judge, "measuring_gpu", lambda: "L4")
     monkeypatch.setenv("ATTUNE_KERNELS", "")
     report = judge.judge(before, working_tree(repo), measure=True, evaluator=gpu)
     verdicts = {str(f.verdict) for *_, f in report.verdicts}

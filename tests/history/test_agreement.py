@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from agreement_cases import Case, Figures, evaluation_of, figures
 from sessions_data import ncu_export
+from software_nvml import SoftwareNvml, described
 from words import says
 
 from engine.attention.config import find_variant
@@ -457,18 +458,75 @@ def _is_imported_from_engine(path: Path, name: str) -> bool:
     )
 
 
-def test_a_gpu_of_any_size_has_its_own_persistent_ctas() -> None:
-    """A MIG slice is a device with fewer SMs."""
+def test_a_part_of_a_gpu_has_its_own_persistent_ctas() -> None:
     from engine.model.kernel import Kernel
 
-    whole = find_device("H100 PCIe")
-    for num_sms in (16, 32, 60, 114):
-        device = replace(whole, name=f"H100 MIG {num_sms}", num_sms=num_sms)
-        assert Kernel.of("v19", device).config["num_ctas"] == num_sms
+    for part, num_sms in (("H200 MIG 1g.18gb", 16), ("H200 MIG 3g.71gb", 60), ("H200", 132)):
+        assert Kernel.of("v19", find_device(part)).config["num_ctas"] == num_sms
 
 
-def test_a_mig_slice_is_used_everywhere(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("part", "is_old"),
+    [("H200 MIG 1g.18gb", False), ("H200 (66 SMs)", False), ("H200 (66 SMs)", True)],
+)
+@pytest.mark.usefixtures("ask")
+def test_times_of_a_part_of_a_gpu_are_not_the_whole_gpu_s(part: str, is_old: bool) -> None:
+    """One kernel was timed on the whole GPU and on a part of it. Old files name the whole GPU for
+    both, and the number of SMs."""
+    from made_up_history import MadeUpHistory, Times
+
+    from engine.choose.auto import choose
+    from engine.choose.batch.recommend import recommend_batch
+    from engine.choose.batch.types import BatchRequest
+    from engine.history.history import Prediction
+    from engine.history.known_time import times_of
+    from engine.model.kernel import Kernel
+    from engine.sessions.known_times import KnownTimes, score
+
+    near = replace(MEDIUM, batch=1)
+    known = {"H200": (20.0, 6.0), part: (90.0, 24.0)}  # two batch sizes each
+    unknown, made = MadeUpHistory(), {}
+    for gpu, both in known.items():
+        kernel = Kernel.of("v08", gpu)
+        passes = unknown.estimate(kernel, MEDIUM).passes
+        timed = [
+            evaluation_of(Case("", "v08", MEDIUM, gpu), p, us)
+            for p, us in zip((MEDIUM, near), both, strict=True)
+        ]
+        made[gpu] = [replace(e, passes=passes) for e in timed]
+    files_of = [
+        replace(e, device="H200" if is_old else e.device) for each in made.values() for e in each
+    ]
+    default_store().save(make_snapshot(files_of, environment={}, title="Times: test data"))
+    of_all = KnownTimes(default_store())
+    history = MadeUpHistory(of_all)
+
+    for gpu, both in known.items():
+        own = MadeUpHistory(Times({gpu: times_of(made[gpu], session="Times: test data")}))
+        kernel = Kernel.of("v08", gpu)
+        time = history.time_of(kernel, MEDIUM)
+        assert time is not None
+        assert (time.us, time.origin) == (both[0], "recorded")
+        estimated = history.estimate(kernel, MEDIUM)
+        assert estimated.calibrated_on == 2
+        assert estimated.latency == own.estimate(kernel, MEDIUM).latency
+        asked = BatchRequest("v08", gpu=gpu, heads=8, seqlen=512, head_dim=64, max_batch=8)
+        assert recommend_batch(asked, history).table.equals(recommend_batch(asked, own).table)
+        assert choose(MEDIUM, kernel.device, history=history) == choose(
+            MEDIUM, kernel.device, history=own
+        )
+        e = made[gpu][0]
+        said = Prediction(
+            "2025", e.variant, e.config, MEDIUM, gpu, e.source_sha256, estimated.latency
+        )
+        (scored,) = score([said], of_all.all()).scores
+        assert scored.time.latency.median_us == both[0]
+    third = Kernel.of("v08", "H200 MIG 2g.35gb")
+    assert history.time_of(third, MEDIUM) == unknown.time_of(third, MEDIUM)
+
+
+def test_a_part_of_a_gpu_is_used_everywhere(
+    software_nvml: SoftwareNvml, request: pytest.FixtureRequest
 ) -> None:
     """The driver gives it the GPU's name, and fewer SMs than the table."""
     from made_up_history import compiled_on_an_l4
@@ -476,29 +534,30 @@ def test_a_mig_slice_is_used_everywhere(
     from app.shared import machine
     from engine.choose.batch.recommend import recommend_batch
     from engine.choose.batch.types import BatchRequest
-    from engine.devices.spec import DetectedDevice
     from engine.model.kernel import Kernel
     from engine.pipeline.request import EvaluationRequest, resolve
     from engine.search.space import Space, SweepOptions
 
-    mig = replace(find_device("L4"), num_sms=16)
-    local = DetectedDevice(mig, True, "NVIDIA L4", "", "", None)
-    monkeypatch.setattr("engine.devices.spec.detect_local", lambda: local)
-    monkeypatch.setattr(machine, "local_gpu", lambda: machine.LocalGpu(mig, "L4", ""))
+    name = "L4 (16 SMs)"
+    part = find_device(name)
+    software_nvml.has(described("L4", num_sms=16))
+    machine.local_gpu.cache_clear()
+    request.addfinalizer(machine.local_gpu.cache_clear)
 
     history, problem = compiled_on_an_l4(), Problem(8, 8, 512, 64)
-    kernel = Kernel.of("v13", mig)
-    assert kernel.config["num_ctas"] % mig.num_sms == 0
-    assert Kernel.of("v13", "L4") == kernel
-    request = EvaluationRequest("v13", problem, gpu="L4")
-    assert resolve(request).kernel == kernel
-    assert machine.device_of("L4") == mig
+    kernel = Kernel.of("v13", part)
+    assert kernel.config["num_ctas"] % 16 == 0
+    asked_for = EvaluationRequest("v13", problem, gpu=name)
+    for each in (asked_for, replace(asked_for, gpu=None)):
+        assert resolve(each).kernel == kernel
+    assert Kernel.of("v13", "L4") == Kernel.of("v13", find_device("L4"))
+    assert machine.device_of(name) == part
     space = Space(("v13",), (problem,), own_values=False)
-    (point, *_) = space.points(SweepOptions(gpu="L4"))
-    asked = BatchRequest("v13", gpu="L4", heads=8, seqlen=512, head_dim=64, max_batch=8)
+    (point, *_) = space.points(SweepOptions(gpu=name))
+    asked = BatchRequest("v13", gpu=name, heads=8, seqlen=512, head_dim=64, max_batch=8)
     table = recommend_batch(asked, history).table
-    assert table.equals(recommend_batch(replace(asked, gpu=mig), history).table)
+    assert table.equals(recommend_batch(replace(asked, gpu=part), history).table)
     made = history.estimate(kernel, problem).latency
     assert made is not None
     assert made.median_us == table["predicted_us"].iloc[7]
-    assert point.request.config["num_ctas"] % mig.num_sms == 0
+    assert point.request.config["num_ctas"] % 16 == 0

@@ -140,11 +140,11 @@ def test_a_reworded_comment_changes_no_simulator() -> None:
     assert shipped.code_of(".h", "int x;  // a number\n/* of\n two */int y;\n") == "int x; int y;"
 
 
+@pytest.mark.usefixtures("nothing_ships")
 def test_shipped_figures_are_renewed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = shipped.ShippedFigures({"a": {"symbols": {}, "entries": {}}}, {"b": {"x": 1.5}}, {})
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "figures")
     monkeypatch.setattr(rungs, "_wanted", lambda device: [(device.name, None)])
     monkeypatch.setattr(rungs, "_figures", lambda *_: made)
     assert main(["variants", "--renew", "--gpu", "L4"]) == 0

@@ -11,6 +11,7 @@ import pytest
 from engine.attention.evaluation import Latency
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError
+from engine.base.units import format_us
 from engine.choose.auto.candidates import unused_instructions
 from engine.cli import main
 from engine.devices import find_device
@@ -38,6 +39,7 @@ from kernels.variant import Variant
 from tests.machine_code.gate import recorded
 from tests.words import says
 
+ROOT = Path(__file__).resolve().parents[2]
 PROBLEM = Problem(1, 8, 512, 64)
 v08, v09, v12 = (LADDER.by_id(name) for name in ("v08", "v09", "v12"))
 
@@ -227,6 +229,15 @@ def test_readme_shows_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
     shown = readme.read_text(encoding="utf-8").split(begin)[1].split(end)[0].strip()
     assert main(["variants", "--gpu", "L4", "-H", "8", "-S", "1024", "--markdown"]) == 0
     assert shown == capsys.readouterr().out.strip()
+
+
+def test_the_prediction_in_the_readme_is_the_present_one() -> None:
+    """The row of v01 on the L4 study's problem, which the other rows of its table are about."""
+    time = History(shipped=True).time_of(Kernel.of("v01", "L4"), STUDY_PROBLEM)
+    assert time is not None
+    low, high = format_us(time.low_us).removesuffix(" µs"), format_us(time.high_us)
+    shown = f"| {format_us(time.us)} (90 % interval {low} to {high}) | predicted |"
+    assert shown in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_forecasts_are_shown_beside_simulated_gains() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ from engine.base.errors import InvalidKernel
 from engine.cli import main
 from engine.pipeline.request import EvaluationRequest, preview
 from kernels.ladder import LADDER, Ladder
-from kernels.variant import KERNELS_DIR
 
 REQUEST = EvaluationRequest("v08", Problem(1, 2, 64, 32), gpu="L4", execute=False)
 THREADS = ('threads = "32 * num_warps"', 'threads = "64 * num_warps"')
@@ -29,8 +29,6 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        for source in (*KERNELS_DIR.glob("v0[158]_*.cu"), *KERNELS_DIR.glob("*.cuh")):
-            shutil.copy(source, path)
 
     @property
     def v08(self) -> Path:
@@ -43,11 +41,9 @@ class Folder:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
-    """Use the copy as the ladder's folder during a test."""
-    edited = Folder(tmp_path)
-    monkeypatch.setattr(LADDER, "__dict__", vars(Ladder(tmp_path)))
-    return edited
+def folder(ladder_of: Callable[..., Path]) -> Folder:
+    """Use the copies as the ladder during a test."""
+    return Folder(ladder_of("v01", "v05", "v08"))
 
 
 def threads() -> int:

@@ -426,6 +426,7 @@ def test_the_ladder_has_no_hazards(arch: str) -> None:
         assert (result.status, result.reason) == (Status.PASSED, ""), variant.id
 
 
+Phrase = tuple[str, ...]  # a name of tests/words.json, and the values in it
 _ARRIVAL = "arrive_at_counter(tile_arrivals)"
 
 
@@ -434,18 +435,28 @@ _ARRIVAL = "arrive_at_counter(tile_arrivals)"
     slow_ones(
         2,
         [
-            ("v08", "__syncthreads();", {}, "no barrier orders"),
-            ("v10", "cp_async_wait<STAGES - 2>();", {}, "still writes: nothing waited for it"),
+            ("v08", "__syncthreads();", {}, ("no_barrier_orders",)),
+            ("v10", "cp_async_wait<STAGES - 2>();", {}, ("nothing_waited_for", "writes")),
             ("v16", "wgmma_wait<0>(acc_rmem);", {"block_n": 64}, "HGMMA"),
-            ("v17", "mbarrier_arrive(k_empty + stage);", {"block_n": 64}, "deadlock"),
-            ("v16", "async_proxy_fence();", {"block_n": 64}, "no fence.proxy.async lies between"),
-            ("v19", "tma_store_wait();", {"block_n": 64, "num_ctas": 2}, "still reads"),
-            ("v06", _ARRIVAL, {}, "no strong write behind a fence"),
+            (
+                "v17",
+                "mbarrier_arrive(k_empty + stage);",
+                {"block_n": 64},
+                ("threads_never_arrive",),
+            ),
+            ("v16", "async_proxy_fence();", {"block_n": 64}, ("no_proxy_fence_between",)),
+            (
+                "v19",
+                "tma_store_wait();",
+                {"block_n": 64, "num_ctas": 2},
+                ("nothing_waited_for", "reads"),
+            ),
+            ("v06", _ARRIVAL, {}, ("no_strong_write",)),
         ],
     ),
 )
 def test_removed_synchronisation_of_the_ladder_is_a_hazard(
-    variant: str, old: str, config: dict[str, int], said: str, tmp_path: Path
+    variant: str, old: str, config: dict[str, int], said: str | Phrase, tmp_path: Path
 ) -> None:
     new = "atomicAdd(tile_arrivals, 1)" if old == _ARRIVAL else ";"  # which orders nothing
     bug = Mutation(f"without {old}", (variant,), old, new, (said,), nth=0, config=config)
@@ -483,21 +494,21 @@ def test_bugs_added_by_the_compiler_are_found_in_machine_code(
     slow_ones(
         2,
         [
-            ("v18", "without tma_store_wait();", "gives up byte"),
-            ("v18", "Q arrives without its bytes", "nothing waited for it"),
-            ("v13", "half of the warp in the mask", "lanes outside its mask"),
-            ("v14", "CTA returns while it is read", "of its cluster, which has exited"),
-            ("v12", "rows past the end not zero", ""),
-            ("v22", "O adds to what was there", "NaN or infinite"),
+            ("v18", "without tma_store_wait();", ("nothing_waited_for", "reads")),
+            ("v18", "Q arrives without its bytes", ("nothing_waited_for",)),
+            ("v13", "half of the warp in the mask", ("lanes_outside_mask",)),
+            ("v14", "CTA returns while it is read", ("peer_has_exited",)),
+            ("v12", "rows past the end not zero", ()),
+            ("v22", "O adds to what was there", ("nan_or_infinite",)),
         ],
     ),
 )
-def test_a_planted_bug_is_found(variant: str, bug: str, said: str, tmp_path: Path) -> None:
+def test_a_planted_bug_is_found(variant: str, bug: str, said: Phrase, tmp_path: Path) -> None:
     mutation = next(m for v, m in cases() if v == variant and m.name == bug)
     with untimed() as evaluator:
         seen = look(evaluator, mutation, variant, "machine code", tmp_path)
     assert seen.found
-    assert said in seen.text
+    assert not said or says(seen.text, *said)
 
 
 # ---- machine code and host build ----

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -142,7 +141,6 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, software_nvml: Soft
     monkeypatch.setenv("ATTUNE_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
     monkeypatch.setattr("engine.backends.sdpa.baseline", baseline)
-    monkeypatch.setattr(time, "sleep", lambda _: None)
 
 
 def run(gpu: Any, *names: str) -> BenchResult:

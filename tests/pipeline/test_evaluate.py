@@ -101,6 +101,7 @@ def test_an_incorrect_kernel_stops_before_any_timing(evaluator: Evaluator, mutat
     e = outcome.evaluation
     assert e.status is Status.INCORRECT
     assert e.latency is None
+    assert outcome.predicted is None  # nothing was shown, so that nothing is recorded
     assert e.correctness is not None
     assert not e.correctness.passed
     assert len(outcome.maps) == 3

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.shared.figures import ROW_PX, TOOLS_PX, axis, figure, horizontal, plain, translucent
+from app.shared.chart_style import ROW_PX, TOOLS_PX, axis, figure, horizontal, plain, translucent
 from app.shared.palette import Theme
 
 

@@ -12,28 +12,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from engine.base.errors import UnknownName
 from engine.base.files import make_cupy_folder
 from engine.cuda_source.toolkit import INSTALL_HINT
-from engine.devices import find_device
-from engine.devices.spec import DeviceSpec, is_software, modelled_name
+from engine.devices.spec import DeviceSpec, is_software, modelled_name, row_of_driver, with_sms
 
 # cudaError_t, from driver_types.h
 _INSUFFICIENT_DRIVER = 35
 _NO_DEVICE = 100
 _OLDEST_CUDA = 12  # the oldest with a CuPy wheel and an extra in pyproject.toml
-_MIG = " MIG "  # "NVIDIA H200 MIG 1g.18gb", CUDA's name of a slice; NVML names the whole GPU
 
 
 def why_not_cuda(device: DeviceSpec | None = None) -> str | None:
     """Return why kernels cannot run on this machine's GPU as a sentence; None if they can.
 
     Args:
-        device: the target GPU; a local GPU of another model cannot be used instead.
+        device: the target GPU; a local GPU of another model, or a part of one, such as a MIG slice,
+            cannot be used instead.
     """
-    why, local = _local_gpu()
-    if why is not None or device is None or is_same_model(local, device):
+    why, driver_name, num_sms = _local_gpu()
+    if why is not None or device is None:
         return why
+    row = row_of_driver(driver_name)
+    local = with_sms(row, num_sms).name if row is not None else modelled_name(driver_name)
+    if local == device.name:
+        return None
     return (
         f"This machine's GPU is {local} and the target is {device.name}: choose the local GPU as "
         "the target, or the CPU backend."
@@ -43,15 +45,6 @@ def why_not_cuda(device: DeviceSpec | None = None) -> str | None:
 def is_software_gpu() -> bool:
     """Return True if CUDA's GPU is emulated in software, so that its times mean nothing."""
     return is_software(_local_gpu()[1])
-
-
-def is_same_model(driver_name: str, device: DeviceSpec) -> bool:
-    """Return True if the driver's name, also of a MIG slice or software GPU, means `device`."""
-    whole = modelled_name(driver_name).partition(_MIG)[0]
-    try:
-        return find_device(whole).name == device.name
-    except UnknownName:
-        return device.name in (whole, driver_name) or whole in device.aliases
 
 
 def explain_missing(error_code: int, message: str, driver: int, runtime: int) -> str:
@@ -85,21 +78,23 @@ def _version(number: int) -> str:
 
 
 @functools.cache
-def _local_gpu() -> tuple[str | None, str]:
-    """Return (why there is no GPU, its name). Starts the driver without creating a context."""
+def _local_gpu() -> tuple[str | None, str, int | None]:
+    """Return (why there is no GPU, its name, its SMs). Starts the driver without creating a
+    context."""
     make_cupy_folder()
     try:
         import cupy
     except ImportError as error:
-        return f"CuPy does not import ({error}): {INSTALL_HINT}", ""
+        return f"CuPy does not import ({error}): {INSTALL_HINT}", "", None
     runtime: Any = cupy.cuda.runtime
     try:
         if runtime.getDeviceCount() == 0:
-            return explain_missing(_NO_DEVICE, "", 0, 0), ""
-        return None, runtime.getDeviceProperties(0)["name"].decode()
+            return explain_missing(_NO_DEVICE, "", 0, 0), "", None
+        found = runtime.getDeviceProperties(0)
+        return None, found["name"].decode(), int(found["multiProcessorCount"]) or None
     except runtime.CUDARuntimeError as error:
         driver, built_for = runtime.driverGetVersion(), runtime.runtimeGetVersion()
-        return explain_missing(error.status, str(error), driver, built_for), ""
+        return explain_missing(error.status, str(error), driver, built_for), "", None
 
 
 # How a process exits if it can no longer free its CUDA objects.

