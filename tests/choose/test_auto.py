@@ -124,9 +124,7 @@ class Simulated(History):
         if (us := self.us.get(name)) is None:
             return None
         points = int(name in self.calibrated)
-        reason = (
-            f"By machine code. {CALIBRATED} 1 measured point." if points else "By machine code."
-        )
+        reason = f"By machine code. {CALIBRATED} 1 known time." if points else "By machine code."
         return Time(us, us, us, "predicted", "machine code", points, "", reason)
 
 

@@ -243,14 +243,11 @@ def test_pages_and_worker_agree_with_the_commands(case: Case) -> None:
         Situation(kernel, case.problem, None), [kernel.variant], (), None, history
     )
     accept = next(o for o in options if o.kind == "accept")
-    assert (accept.latency_us, accept.low_us, accept.high_us) == (
-        made.latency.median_us,
-        made.latency.low_us,
-        made.latency.high_us,
-    )
-    line = variants_frame.line(seen, None, history.at(case.problem, case.gpu))
     time = history.time_of(kernel, case.problem)
     assert time is not None
+    accepted = (accept.latency_us, accept.low_us, accept.high_us, accept.basis)
+    assert accepted == (time.us, time.low_us, time.high_us, time.latency.basis)
+    line = variants_frame.line(seen, None, history.at(case.problem, case.gpu))
     assert line.latency is not None
     assert figures(line.latency) == figures(time.latency)
     assert line.latency.origin == time.origin

@@ -100,7 +100,7 @@ def test_no_ratio_of_a_calibrated_and_a_simulated_time_is_written() -> None:
         latency = Latency("predicted", us, us / 2, us * 2, f"By machine code. {reason}")
         return replace(made, latency=latency, is_simulated=True, why_not="")
 
-    simulated, calibrated = rung(v08, 100.0, ""), rung(v09, 50.0, "Calibrated on 1 measured point.")
+    simulated, calibrated = rung(v08, 100.0, ""), rung(v09, 50.0, "Calibrated on 1 known time.")
     why = not_comparable(simulated.latency.basis, calibrated.latency.basis)  # type: ignore[union-attr]
     assert gain(simulated, calibrated).endswith(f"{why}.")
     (row,) = (r for r in counts_diff(simulated, calibrated).rows if r[0] == "simulated time")
