@@ -155,7 +155,7 @@ def test_predictions_that_were_measured_later_are_one_plot(open_app):
     assert frames.ledger(of_another_source).empty
 
 
-def test_baselines_of_two_gpus_stay_apart() -> None:
+def test_baselines_of_two_gpus_are_not_mixed() -> None:
     on = [
         replace(
             BASE,
