@@ -55,17 +55,22 @@ def marks(recommendations: Sequence[Recommendation], batch_now: int) -> pd.DataF
     return Table("Batches", ("batch", "label"), shown).frame(dashes=False)
 
 
-def measured(points: Iterable[Measurement], problem: Problem, heads_free: bool) -> pd.DataFrame:
-    """Return `batch`, `latency_us`, `unit_us`, `what` of the points on this problem's curve."""
+def measured(points: Iterable[Measurement], result: BatchResult, heads_free: bool) -> pd.DataFrame:
+    """Return `batch`, `latency_us`, `unit_us`, `what` of the points on this problem's curve, and of
+    known times at batches without such a point."""
     rows = []
     for point in points:
-        if not _is_on_curve(point.problem, problem, heads_free):
+        if not _is_on_curve(point.problem, result.problem, heads_free):
             continue
         units = point.problem.batch * point.problem.num_heads
         batch = units if heads_free else point.problem.batch
         rows.append((batch, point.measured_us, point.measured_us / units, "kernel"))
         if point.sdpa_us is not None:
             rows.append((batch, point.sdpa_us, point.sdpa_us / units, "SDPA"))
+    known = result.table[result.table["measured_us"].notna()]
+    without = known[~known["batch"].isin([row[0] for row in rows])]
+    for batch, us, units in without[["batch", "measured_us", "units"]].itertuples(index=False):
+        rows.append((int(batch), us, us / units, "kernel"))
     columns = ("batch", "latency_us", "unit_us", "what")
     return Table("Measured times", columns, tuple(rows)).frame(dashes=False)
 
@@ -166,7 +171,7 @@ def options(ranked: Sequence[Option]) -> pd.DataFrame:
             "latency µs": o.latency_us,
             "low µs": o.low_us,
             "high µs": o.high_us,
-            "by": o.basis.removeprefix("predicted by "),
+            "origin": o.basis,
             "speed-up per query": o.speedup,
             "$ per 10⁹ queries": o.usd_per_billion_queries,
             "why": o.reason,

@@ -62,7 +62,7 @@ def _files(question: Question, result: BatchResult) -> Iterator[Attachment]:
     again."""
     heads_free = bool(question.axis["heads_free"])
     points = question.points.measurements
-    measured = frames.measured(points, result.problem, heads_free)
+    measured = frames.measured(points, result, heads_free)
     rows = frames.selected_rows(result, result.problem.batch)
     yield make_attachment("batch.csv", csv_text(frames.table(rows, measured)))
     if points:

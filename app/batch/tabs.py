@@ -28,7 +28,7 @@ def draw(question: Question, result: BatchResult, checked: CheckedModel) -> tupl
     """
     color = _color(question)
     heads_free = bool(question.axis["heads_free"])
-    measured = frames.measured(question.points.measurements, result.problem, heads_free)
+    measured = frames.measured(question.points.measurements, result, heads_free)
     tabs = url_state.tabs(_TABS, "batch_tab")
     curve, table, alternatives, cost, traffic, validation = tabs
     if curve.open:

@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.shared import known_times, missing_kernels, tables
 from app.shared.runs import rerun_as_jobs_end
-from app.shared.widgets import busy, empty
+from app.shared.widgets import busy, empty, plain_markdown
 from engine.attention.evaluation import Evaluation
 from engine.choose.advice import advice_limits, advise
 from engine.sessions.tables import advice_table
@@ -34,16 +34,14 @@ def draw(evaluations: Sequence[Evaluation], key: str) -> None:
         suggestions = advise(evaluations, history)
         waiting = [job for job in missing_kernels.jobs_for(history) if not job.is_over]
         if suggestions:
+            table = advice_table(suggestions, advice_limits(evaluations))
             tables.draw(
-                advice_table(suggestions).frame(),
+                table.frame(),
                 row_height=_ROW_PX,
                 height=min(_MAX_PX, _HEAD_PX + _ROW_PX * len(suggestions)),
                 columns={"why": st.column_config.TextColumn(width="large")},
             )
-            st.caption(
-                "Ordered by expected gain. Gains are predicted: the kernel's present time divided "
-                "by its time with the suggested change. " + advice_limits(evaluations)
-            )
+            st.caption(plain_markdown(f"Ordered by expected gain. {table.remark}"))
         elif not waiting:
             empty(
                 "nothing yet",

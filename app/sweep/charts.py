@@ -25,7 +25,7 @@ from app.shared.chart_style import (
 from app.shared.palette import MARKER, Theme, variant_color
 from engine.attention.evaluation import Origin
 from engine.base.units import format_us
-from engine.history.known_time import RANKING_ERROR
+from engine.history.known_time import NOT_COMPARABLE, RANKING_ERROR
 
 LACKS = "–"  # shown for a tunable that a variant lacks
 MAX_LABELS = 12  # of one axis of the parallel coordinates
@@ -115,7 +115,13 @@ def _win(row: Mapping[str, object]) -> str:
     if row["tied_with"]:
         text += f"<br>a tie with {plain(str(row['tied_with']))}"
     elif row["runner_up"]:
-        text += f"<br>{row['runner_up']} takes {row['margin']:.2f} × as long"
+        margin = row["margin"]
+        is_known = not pd.isna(margin)  # type: ignore[call-overload]
+        text += (
+            f"<br>{row['runner_up']} takes {margin:.2f} × as long"
+            if is_known
+            else (f"<br>beside {row['runner_up']}: {NOT_COMPARABLE}")
+        )
     return text
 
 

@@ -1,8 +1,8 @@
 """What to try next, from the limiter, the waves and the ladder, with predicted gains, largest
 first.
 
-A gain is the ratio of two comparable predictions: the present kernel's time divided by the time
-with the suggestion, by the same method and both or neither calibrated. Nothing is measured or
+A gain is the ratio of two comparable times: the present kernel's divided by that with the
+suggestion, both predicted by the same method, or both measured or recorded. Nothing is measured or
 stored.
 """
 
@@ -30,14 +30,13 @@ MIN_GAIN = 1.02  # the model cannot resolve smaller differences
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """One suggestion. `gain` is predicted time now / then, per query; None if it is not
-    computed."""
+    """One suggestion. `gain` is the time now / then, per query; None if it is not computed."""
 
     title: str
     problem: Problem
     device: str
     gain: float | None
-    latency: Latency | None  # predicted, with the suggestion
+    latency: Latency | None  # with the suggestion
     reason: str
     variant: str
     config: dict[str, int]
@@ -148,18 +147,21 @@ def _ladder_options(
     except AttuneError:
         return
     done = {(e.variant, tuple(sorted(e.config.items()))) for e in tried}
+    (base,) = (option for option in options if option.kind == "accept")
     for option in options:
         key = (option.variant, tuple(sorted(option.config.items())))
-        if option.kind == "variant" and key not in done and _may_be_faster(option, now):
-            yield _of_option(now, option, history)
+        if option.kind == "variant" and key not in done and _may_be_faster(option, base):
+            yield _of_option(now, base, option, history)
 
 
-def _may_be_faster(option: Option, now: Estimate) -> bool:
-    """False if the same method predicts the option to be slower, calibrated or not."""
-    return option.by_machine_code != now.by_machine_code or option.latency_us < _us(now)
+def _may_be_faster(option: Option, base: Option) -> bool:
+    """False if the option is slower than the present kernel, and not by another method, calibrated
+    or not."""
+    methods = {o.by_machine_code for o in (option, base) if o.origin == "predicted"}
+    return len(methods) == 2 or option.latency_us < base.latency_us
 
 
-def _of_option(now: Estimate, option: Option, history: History) -> Suggestion:
+def _of_option(now: Estimate, base: Option, option: Option, history: History) -> Suggestion:
     problem = now.plan.problem
     kernel = Kernel.of(option.variant, now.kernel.device, option.config)
     then = _predict(kernel, problem, history)
@@ -172,8 +174,10 @@ def _of_option(now: Estimate, option: Option, history: History) -> Suggestion:
     if then is not None:
         main_of = now.plan.problem.main_of
         parts.append(_launched(main_of(now.passes).occupancy, main_of(then.passes).occupancy))
-    parts.append(f"Predicted {format_us(_us(now))} now. {option.reason}")
-    latency = Latency("predicted", option.latency_us, option.low_us, option.high_us, option.reason)
+    parts.append(f"{base.origin.capitalize()} {format_us(base.latency_us)} now. {option.reason}")
+    latency = Latency(
+        option.origin, option.latency_us, option.low_us, option.high_us, option.reason
+    )
     reason = " ".join(part for part in parts if part)
     return _suggestion(kernel, problem, option.title, option.speedup, latency, reason)
 

@@ -31,6 +31,7 @@ from engine.cli.options import (
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device, target_gpu
 from engine.history import History
+from engine.history.known_time import NOT_COMPARABLE
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.invariance import BatchInvariance, batch_invariance
 from engine.pipeline.request import EvaluationRequest
@@ -238,10 +239,10 @@ def _print_human(result: BatchResult) -> None:
             "option": o.title,
             "GPU": o.device,
             "latency": format_us(o.latency_us),
-            "by": o.basis.removeprefix("predicted by "),
             "per query": format_us(o.per_query_us),
             "10⁹ queries": _usd(o.usd_per_billion_queries),
-            "speed-up": "not comparable" if o.speedup is None else f"{o.speedup:.2f}×",
+            "origin": o.basis,
+            "speed-up": NOT_COMPARABLE if o.speedup is None else f"{o.speedup:.2f}×",
         }
         for o in result.options
     )

@@ -519,7 +519,7 @@ def method_note(calibration: Calibration | None, curve: CtaCurve | None) -> str:
         if calibration is None:
             return f"{method}. Not calibrated on times of this source, so the interval is wide."
     s = "s" if calibration.points > 1 else ""
-    return f"{method}. {CALIBRATED} {calibration.points} measured point{s}."
+    return f"{method}. {CALIBRATED} {calibration.points} known time{s}."
 
 
 def limit_sentence(terms: Terms, device: DeviceSpec) -> str:

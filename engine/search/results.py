@@ -17,6 +17,7 @@ from engine.base.errors import AttuneError, Status
 from engine.base.table import Table
 from engine.base.units import format_us
 from engine.devices import find_device
+from engine.history.known_time import are_comparable
 from engine.measure.statistics import Verdict
 from engine.model.roofline import Roofs, launch_work, roofline_points, roofs_of
 from engine.search.autotune import ProblemResult
@@ -38,7 +39,7 @@ COLUMNS = (
     *("batch", "num_heads", "seqlen", "head_dim", "causal", "dtype"),
     *("seqlen_kv", "num_heads_kv", "window", "softcap", "alibi", "sinks", "seqlens"),
     *("direction", "head_dim_v", "kv_dtype", "lse", "label"),
-    *("origin", "method", "median_us", "low_us", "high_us", "tflops"),
+    *("origin", "method", "basis", "median_us", "low_us", "high_us", "tflops"),
     *("occupancy", "limiter", "ctas", "waves", "wave_efficiency"),
     *("registers_per_thread", "smem_bytes", "spill_bytes"),
     *("max_abs_err", "tolerance", "cpu_execution_ms", "evaluated_in_s", "host", "gpu"),
@@ -73,6 +74,7 @@ def row_dict(row: SweepRow) -> dict[str, Any]:
         **{_CONFIG + name: value for name, value in row.config.items()},
         "origin": row.origin,
         "method": row.method,
+        "basis": row.basis,
         "median_us": interval.median if interval else None,
         "low_us": interval.low if interval else None,
         "high_us": interval.high if interval else None,
@@ -88,7 +90,8 @@ def winner_line(device: str, problem: Problem, rows: Sequence[SweepRow]) -> dict
     """Return the fastest variant of one group of `by_problem`, or None without times.
 
     `margin` is the best time of any other variant divided by the winner's (1.2: 20 % slower), None
-    if no other variant has a time; `tied_with` names variants with indistinguishable times.
+    if no other variant has a time or the two are not comparable; `tied_with` names variants with
+    indistinguishable times.
     """
     best: dict[str, SweepRow] = {}
     for row in sorted(comparable(rows), key=lambda r: r.median_us or 0.0):
@@ -108,9 +111,16 @@ def winner_line(device: str, problem: Problem, rows: Sequence[SweepRow]) -> dict
         "median_us": winner.median_us,
         "origin": winner.origin,
         "runner_up": others[0].variant if others else None,
-        "margin": others[0].median_us / winner.median_us if others else None,  # type: ignore[operator]
+        "margin": _margin(winner, others[0]) if others else None,
         "tied_with": ", ".join(tied),
     }
+
+
+def _margin(winner: SweepRow, other: SweepRow) -> float | None:
+    if not winner.median_us or not other.median_us:
+        return None
+    comparable = are_comparable(winner.basis, other.basis)
+    return other.median_us / winner.median_us if comparable else None
 
 
 def tunable_importance(frame: pd.DataFrame) -> pd.DataFrame:
@@ -126,8 +136,8 @@ def tunable_importance(frame: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     lines = []
-    groups = _timed(frame).groupby(["device", "origin", "method", "variant"], sort=False)
-    for (device, origin, _, variant), group in groups:
+    groups = _timed(frame).groupby(["device", "origin", "method", "basis", "variant"], sort=False)
+    for (device, origin, *_, variant), group in groups:
         logs = np.log(group["median_us"])
         centred = logs - logs.groupby(group["problem"]).transform("mean")
         total = float((centred**2).sum())
@@ -218,7 +228,7 @@ def occupancy_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
     timed = _timed(frame).dropna(subset=["occupancy"]).reset_index(drop=True)
     beaten_by = np.full(len(timed), -1)
-    for _, group in timed.groupby(["device", "origin", "method", "problem"], sort=False):
+    for _, group in timed.groupby(["device", "origin", "method", "basis", "problem"], sort=False):
         # From low to high occupancy: the fastest point so far.
         order = group["occupancy"].to_numpy().argsort(kind="stable")
         occupancy = group["occupancy"].to_numpy()[order]

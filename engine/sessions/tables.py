@@ -458,13 +458,15 @@ def advice_table(advice: Iterable[Suggestion], limits: str = "") -> Table:
                 "GPU": s.device,
                 "expected gain": _gain(s.gain),
                 "latency then": _latency(s.latency)["latency"],
+                "origin": _latency(s.latency)["origin"],
                 "90 % interval": _latency(s.latency)["95 % interval"],
                 "why": s.reason,
             }
             for s in advice
         ),
-        "Gains are predicted: the model's time of the present kernel divided by that of the "
-        f"suggestion. The error is larger for kernels that were never measured. {limits}".strip(),
+        "A gain is the present kernel's time divided by that of the suggestion, both predicted by "
+        "the same method or both measured or recorded. The error of predictions is larger for "
+        f"kernels that were never measured. {limits}".strip(),
     )
 
 
@@ -542,7 +544,7 @@ def known_times_table(times: Iterable[KnownTime], variant: Variant | None = None
                 else None,
                 "launched like": None if t.is_sdpa or is_of_this_source(t) else t.name,
                 "session": t.session,
-                "stored in": t.kept,
+                "stored in": t.stored_in,
             }
             for t in times
         ),

@@ -172,7 +172,7 @@ def test_points_of_a_csv_validate_and_calibrate(open_app):
     wide = at.dataframe[0].value
     assert list(wide["measured µs"]) == [543.0, 560.0, 750.0, 3620.0]
     # First the calibration quality (error on held-out points, interval width), then figures.
-    quality = next(m.value for m in at.markdown if "Calibrated on 4 measured points" in m.value)
+    quality = next(m.value for m in at.markdown if "Calibrated on 4 known times" in m.value)
     assert says(quality, "worst_point_predicted", "line")
     assert says(texts(at), "worst_point_predicted")
     until(at.toggle(key="calibrate").set_value(False).run(), ready)
@@ -219,7 +219,7 @@ def test_times_of_the_same_source_are_used_by_default(open_app):
     at = open_batch(open_app)
     assert "On the L4" in at.selectbox(key="points").format_func(at.selectbox(key="points").value)
     assert "points" not in at.query_params
-    assert says(texts(at), "calibrated_measured_points", "2")
+    assert says(texts(at), "calibrated_on_known_times", "2")
     at.selectbox(key="points").set_value("none").run()
     assert at.query_params["points"] == "none"
     follow(at, variant="v02")
@@ -255,7 +255,7 @@ def test_points_of_the_study_are_of_another_kernel_and_a_link_restores_this(open
     assert not at.exception
     words = texts(at)
     assert says(words, "points_another_kernel", "v01")
-    assert says(words, "calibrated_measured_points", "8")
+    assert says(words, "calibrated_on_known_times", "8")
     assert says(words, "two_kernels_compared")
     follow(at, points=STUDY, calibrate="false")
     assert says(texts(at), "those_points_prove", "v01")
@@ -355,7 +355,7 @@ def test_a_link_carries_the_uploaded_points(open_app):
     assert says(texts(at), "link_page_opens")
     link = at.query_params["points_file"]
     opened = open_batch(open_app, points="csv", points_file=link)
-    assert says(texts(opened), "calibrated_measured_points", "4")
+    assert says(texts(opened), "calibrated_on_known_times", "4")
     assert metric(opened, "Recommended") == metric(at, "Recommended")
     opened.button(key="points_forget").click().run()
     until(opened, ready)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from app_driver import charts, compiled, metric, texts, until
+from app_driver import charts, compiled, metric, simulated, texts, until
 from words import says
 
 
@@ -12,7 +12,7 @@ def note(at, label: str) -> str:
 
 
 def test_the_six_figures_show_deltas_to_the_pinned_run(open_app):
-    at = until(open_app(gpu="L4", variant="v01", S="64"), compiled)
+    at = until(open_app(gpu="L4", variant="v01", S="64"), simulated)
     before = metric(at, "Registers")
     at.button(key="pin").click().run()
     assert not at.exception

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from agreement_cases import Case, evaluation_of, figures
@@ -37,24 +37,26 @@ QUICK = [
 ]
 
 
-def of_batch_page(result: BatchResult, made: Latency) -> None:
-    """Assert that the page's curve, table and tile of a batch have this prediction."""
+def of_batch_page(result: BatchResult, made: Latency, time: Latency) -> None:
+    """Assert that the page's curve, table and tile of a batch have the history's time, and that the
+    table has the prediction, too."""
     from app.batch import frames, summary
 
     batch = result.problem.batch
     lines = frames.selected_rows(result, batch)
-    no_points = frames.measured((), result.problem, heads_free=False)
-    line = frames.table(lines, no_points).set_index("B").loc[batch]
+    dots = frames.measured((), result, heads_free=False)
+    assert list(dots["latency_us"]) == [time.median_us] * (time.origin != "predicted")
+    line = frames.table(lines, dots).set_index("B").loc[batch]
     drawn = frames.curve(result.table).set_index("batch").loc[batch]
-    shown = [
-        (line["latency µs"], line["low µs"], line["high µs"]),
-        (drawn["latency_us"], drawn["low_us"], drawn["high_us"]),
-    ]
-    assert shown == [pytest.approx((made.median_us, made.low_us, made.high_us))] * 2
-    assert line["predicted µs"] == line["latency µs"]
-    assert line["origin"] == made.origin
+    for shown, latency in (
+        ((line["latency µs"], line["low µs"], line["high µs"]), time),
+        ((drawn["latency_us"], drawn["low_us"], drawn["high_us"]), made),
+    ):
+        assert shown == pytest.approx((latency.median_us, latency.low_us, latency.high_us))
+    assert line["predicted µs"] == pytest.approx(made.median_us)
+    assert line["origin"] == time.origin
     now = summary.now_note(summary.present(result))
-    assert says(now, "present_batch", format_us(made.median_us), made.origin)
+    assert says(now, "present_batch", format_us(time.median_us), time.origin)
 
 
 def of_sweep_page(evaluation: Evaluation, history: History, recorded: list[float]) -> None:
@@ -152,14 +154,13 @@ def test_predictions_without_compiling_agree(
     options, _ = rank_options(Situation(kernel, problem, None), [], (), None, history)
     (accept,) = options
     (option,) = frames.options(options).to_dict("records")
-    assert option["latency µs"] == made.median_us
-    assert f"predicted by {option['by']}" == made.basis
-    shown = {
-        "batch": (row["predicted_us"], row["predicted_low_us"], row["predicted_high_us"]),
-        "alternatives": (accept.latency_us, accept.low_us, accept.high_us),
-    }
+    assert (option["latency µs"], option["origin"]) == (accept.latency_us, accept.basis)
+    shown = {"batch": (row["predicted_us"], row["predicted_low_us"], row["predicted_high_us"])}
     time = history.time_of(kernel, problem)
     assert time is not None
+    accepted = (accept.latency_us, accept.low_us, accept.high_us, accept.basis)
+    assert accepted == (time.us, time.low_us, time.high_us, time.latency.basis)
+    assert (row["latency_us"], row["origin"]) == (pytest.approx(time.us), time.origin)
     recorded = [us for p, us in times if p == problem]
     if not recorded:
         shown["time_of"] = (time.us, time.low_us, time.high_us)
@@ -171,14 +172,15 @@ def test_predictions_without_compiling_agree(
     expected = pytest.approx((made.median_us, made.low_us, made.high_us))
     assert {who: each for who, each in shown.items() if each != expected} == {}
     assert batch.method == made.method
-    of_batch_page(batch, made)
+    of_batch_page(batch, made, time.latency)
     point = replace(evaluation_of(case, problem, 1.0), config=kernel.config)
     of_sweep_page(replace(point, latency=made), history, recorded)
     of_compare_page(point, made, time.latency)
 
     evaluated = evaluation_of(case, problem, 600.0)
     advised = " ".join(each.reason for each in advise([evaluated], history))
-    assert set(re.findall(r"Predicted ([\d.,]+ \S+) now", advised)) == {format_us(made.median_us)}
+    now = f"{time.origin.capitalize()} {format_us(time.us)}"
+    assert set(re.findall(r"([A-Z]\w+ [\d.,]+ \S+) now", advised)) == {now}
     by_tool = Latency("recorded", 600.0, 600.0, 600.0, "Nsight Compute counted it.")
     counted = replace(evaluated, latency=by_tool, notes=("Duration: 600 us",))
     (line,) = counters_table([counted], history).texts
@@ -223,3 +225,56 @@ def test_points_of_one_session_do_not_hide_the_times_of_others() -> None:
     assert (row["latency_us"], row["origin"]) == (time.us, time.origin) == (61.0, "recorded")
     assert result.calibration is not None
     assert result.calibration.points == 3
+
+
+@pytest.mark.parametrize("us", [0.5, 5_000.0])
+def test_an_alternative_has_its_known_time_and_rank(us: float) -> None:
+    """A kernel that was timed faster than all others, or slower, has that time and place in auto,
+    in alternatives and in advice."""
+    from made_up_history import MadeUpHistory, Times
+
+    from engine.choose.advice import advise
+    from engine.choose.auto import choose
+    from engine.choose.batch.alternatives import Situation, rank_options
+    from engine.history.known_time import NOT_COMPARABLE, times_of
+    from engine.model.kernel import Estimate, Kernel
+    from kernels.ladder import LADDER
+
+    class Simulated(MadeUpHistory):
+        """The roofline's times, under the name of simulated ones, which rank."""
+
+        def estimate(self, *args: Any) -> Estimate:
+            made = super().estimate(*args)
+            assert made.latency is not None
+            reason = made.latency.reason.replace("By roofline", "By machine code")
+            latency = replace(made.latency, reason=reason)
+            return replace(made, by_machine_code=True, latency=latency)
+
+    case = Case("", "v08", SMALL, "L4")
+    timed = evaluation_of(case, SMALL, us)
+    history = Simulated(Times({"L4": times_of([timed], session="Mine: test data")}))
+    kernel, now = Kernel.of("v08", "L4"), Kernel.of("v05", "L4")
+    options, notes = rank_options(Situation(now, SMALL, None), LADDER.of(SMALL), (), None, history)
+    mine = next(o for o in options if (o.variant, o.config) == ("v08", kernel.config))
+    assert (mine.latency_us, mine.low_us, mine.high_us) == (us, us, us)
+    assert (mine.origin, mine.basis, mine.speedup) == ("recorded", "recorded", None)
+    assert "Mine: test data" in mine.reason
+    assert any("v08" in note and NOT_COMPARABLE in note for note in notes)
+    chosen = choose(SMALL, kernel.device, history=history)
+    is_best = us < 1
+    assert (chosen.kernel == kernel) == is_best
+    assert (options[0] == mine) == is_best
+    (present,) = (o for o in options if o.kind == "accept")
+    assert (options.index(mine) < options.index(present)) == is_best
+
+    at_v05 = replace(timed, variant="v05", config=now.config, source_sha256="", latency=None)
+    told = [s for s in advise([at_v05], history) if s.variant == "v08"]
+    for each in told:
+        assert each.latency is not None
+        if each.config == kernel.config:
+            assert (each.latency.origin, each.latency.median_us, each.gain) == (
+                "recorded",
+                us,
+                None,
+            )
+    assert any(s.config == kernel.config for s in told) == is_best

@@ -100,7 +100,7 @@ def test_no_ratio_of_a_calibrated_and_a_simulated_time_is_written() -> None:
         latency = Latency("predicted", us, us / 2, us * 2, f"By machine code. {reason}")
         return replace(made, latency=latency, is_simulated=True, why_not="")
 
-    simulated, calibrated = rung(v08, 100.0, ""), rung(v09, 50.0, "Calibrated on 1 measured point.")
+    simulated, calibrated = rung(v08, 100.0, ""), rung(v09, 50.0, "Calibrated on 1 known time.")
     why = not_comparable(simulated.latency.basis, calibrated.latency.basis)  # type: ignore[union-attr]
     assert gain(simulated, calibrated).endswith(f"{why}.")
     (row,) = (r for r in counts_diff(simulated, calibrated).rows if r[0] == "simulated time")
@@ -137,7 +137,7 @@ def test_continued_lines_of_a_header_are_joined(tmp_path: Path) -> None:
     assert header_of(mine) == said
 
 
-def test_a_config_that_takes_the_problem_is_found() -> None:
+def test_a_config_that_supports_the_problem_is_found() -> None:
     longer = replace(PROBLEM, seqlen=256)
     assert v12.unsupported(longer, v12.default_config()) is not None
     request = request_of(v12, longer, "L4")
@@ -198,7 +198,7 @@ def test_the_source_diff_is_of_code_alone() -> None:
     assert says(Diff("", 1, 0).summary(), "lines_changed", "1 line", "0")
 
 
-def test_a_default_that_does_not_take_the_problem_is_changed_no_more_than_needed() -> None:
+def test_an_unsupported_default_config_is_changed_as_little_as_possible() -> None:
     v20 = LADDER.by_id("v20")  # made for D = 64
     request = request_of(v20, Problem(1, 32, 2048, 128), "H200")
     assert request.config == v20.default_config() | {"block_n": 64}

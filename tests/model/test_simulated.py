@@ -118,7 +118,7 @@ def test_a_calibrated_prediction_names_its_method() -> None:
     assert calibrated.latency is not None
     assert calibrated.by_machine_code
     assert says(calibrated.reason, "cta_time_simulated")
-    assert says(calibrated.reason, "calibrated_measured_points", "2")
+    assert says(calibrated.reason, "calibrated_on_known_times", "2")
     assert calibrated.latency.median_us > 1.4 * plain.latency.median_us
 
 

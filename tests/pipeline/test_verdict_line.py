@@ -100,7 +100,7 @@ def test_predictions_and_bounds_are_labelled_before_a_run() -> None:
     assert bound.time is not None
     assert (bound.time.us, bound.time.is_bound, bound.roof) == (13.0, True, None)
     assert says(bound.sentence, "at_least_time", "13 µs")
-    calibrated = replace(ROOFLINE, reason=f"{ROOFLINE.reason} Calibrated on 3 measured points.")
+    calibrated = replace(ROOFLINE, reason=f"{ROOFLINE.reason} Calibrated on 3 known times.")
     assert not calibrated.is_bound
 
 
@@ -267,7 +267,7 @@ def test_advice_names_the_rung_that_follows_it() -> None:
             assert problem == PROBLEM
             assert kernel.config["block_n"] == V08.config["block_n"]
             us, name = self.us[kernel.variant.id], kernel.variant.id
-            note = f" {CALIBRATED} 3 measured points." if name in self.calibrated else ""
+            note = f" {CALIBRATED} 3 known times." if name in self.calibrated else ""
             time = Latency("predicted", us, us, us, f"{PREDICTED.reason}{note}")
             return SimpleNamespace(latency=time, by_machine_code=True)
 

@@ -10,7 +10,11 @@ import pytest
 from search_data import SMALL, bowl, point, row
 from words import says
 
+from app.sweep.charts import _win
+from engine.attention.evaluation import Latency
 from engine.base.errors import Status
+from engine.base.schema import encode
+from engine.history.known_time import NOT_COMPARABLE
 from engine.search.ranking import SweepRow, by_problem
 from engine.search.results import (
     COLUMNS,
@@ -152,6 +156,22 @@ def test_times_of_two_origins_or_methods_have_no_margin_and_no_importance() -> N
     (line,) = winner_map([code, roofline, replace(predicted, method="roofline")]).to_dict("records")
     assert (line["winner"], line["margin"]) == ("v05", None)
     assert tunable_importance(sweep_frame([code, roofline])).empty
+
+
+def test_a_calibrated_time_has_no_margin_over_one_that_is_not() -> None:
+    def predicted(variant: str, us: float, reason: str = "") -> SweepRow:
+        latency = Latency("predicted", us, us, us, f"By machine code. {reason}")
+        made = row(variant, us, origin="predicted")
+        result = made.result | {"latency": encode(latency)}
+        return replace(made, method="machine code", result=result)
+
+    simulated, calibrated = predicted("v01", 10.0), predicted("v02", 30.0, "Calibrated on 1 point.")
+    (line,) = winner_map([simulated, calibrated]).to_dict("records")
+    assert (line["winner"], line["runner_up"], line["margin"]) == ("v01", "v02", None)
+    assert NOT_COMPARABLE in _win(line)
+    (line,) = winner_map([simulated, predicted("v02", 30.0)]).to_dict("records")
+    assert line["margin"] == 3.0
+    assert "3.00" in _win(line)
 
 
 def test_a_tunable_with_one_value_has_no_importance() -> None:

@@ -1,7 +1,8 @@
 """Options if the batch cannot grow: other variants, a smaller GPU, waiting, or accepting it.
 
 Every option has the same two figures, latency and dollars per 10⁹ queries, and options are ranked
-by the cost of a query, as `auto` ranks (`rank_of`). They include `auto`'s candidates, in `auto`'s
+by the cost of a query, as `auto` ranks (`rank_of`), by the time that `History.time_of` prefers: a
+measured or recorded one comes before a prediction. They include `auto`'s candidates, in `auto`'s
 order if only the kernel differs.
 """
 
@@ -14,6 +15,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from engine.attention.evaluation import METHODS, Latency, Origin
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.units import format_us
@@ -21,13 +23,14 @@ from engine.choose.auto import candidates_for, rank_of
 from engine.choose.batch.cost import WaitPlan, usd_per_billion_queries
 from engine.devices.spec import DeviceSpec
 from engine.history import History
-from engine.history.known_time import are_comparable
+from engine.history.known_time import are_comparable, not_comparable
 from engine.model.equations import Calibration, prior_covariance
-from engine.model.kernel import Kernel, Known
+from engine.model.kernel import Kernel
 from engine.model.occupancy import capability_reason
 from kernels.variant import Variant
 
 OptionKind: TypeAlias = Literal["variant", "gpu", "wait", "accept"]
+Rank: TypeAlias = tuple[bool, bool, tuple[bool, float, str]]
 
 # Tunables that trade work per CTA for more CTAs, which helps small batches.
 _SPREADING_TUNABLES = ("num_splits", "block_m")
@@ -35,7 +38,7 @@ _SPREADING_TUNABLES = ("num_splits", "block_m")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option, with its predicted figures."""
+    """One option, with its figures."""
 
     kind: OptionKind
     title: str
@@ -49,12 +52,13 @@ class Option:
     high_us: float
     per_query_us: float
     usd_per_billion_queries: float | None
-    # Speed-up of a query's GPU time over accepting; None if the two are predicted by different
-    # methods, or only one of them is calibrated.
+    # Speed-up of a query's GPU time over accepting; None if the two are not comparable: predicted
+    # by different methods, or only one of them predicted, or calibrated.
     speedup: float | None
     reason: str
-    by_machine_code: bool  # the latency is simulated, else by roofline
-    basis: str  # of the latency: `predicted by machine code, calibrated`
+    by_machine_code: bool  # the latency is simulated
+    basis: str  # of the latency: `recorded`, `predicted by machine code, calibrated`
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,8 @@ class Situation:
     kernel: Kernel
     problem: Problem
     price_usd_per_hour: float | None
-    calibration: Calibration | None = None  # on the caller's points; None: the history's
+    # On the caller's points, which then predict all options; None: the history's times count.
+    calibration: Calibration | None = None
     # The calibration belongs to another kernel with the same launch; the result is for that kernel,
     # here and on other GPUs.
     is_own_file: bool = True
@@ -85,9 +90,10 @@ def rank_options(
         devices: to consider with the same variant; only cheaper ones (smaller ones without a price)
             are offered.
         wait: a plan to collect requests, if requested.
-        known: predicts the options. Options predicted by another method than the present kernel
-            come last. They have no speed-up, nor has an option if only one of the two kernels is
-            calibrated on known times: such times are not comparable.
+        known: gives the options' times. Options by roofline come last, as assumed times cannot rank
+            kernels; with the caller's calibration, options by another method than the present
+            kernel's. Options whose times are not comparable with the present kernel's have no
+            speed-up.
 
     Raises:
         InvalidProblem: the present kernel cannot be predicted.
@@ -111,11 +117,19 @@ def rank_options(
             options.append(answer)
     if wait is not None and wait.batch > now.problem.batch:
         larger = replace(now, problem=replace(now.problem, batch=wait.batch))
-        later = _option("wait", larger, "", None, known)
+        later = _option("wait", larger, f"Wait to collect {wait.batch:,} requests", base, known)
         if not isinstance(later, str):
-            options.append(_waiting(now, wait, base, later.latency_us))
-    best_of_variant = _best_configs(options)
-    ranked = sorted(best_of_variant, key=lambda option: _rank(option, base))
+            options.append(_waiting(wait, base, later))
+
+    def rank(option: Option) -> Rank:
+        """Sort key: cheapest query first, then options without a price or that cannot be ranked."""
+        dollars = option.usd_per_billion_queries
+        cost = option.per_query_us if dollars is None else dollars
+        method = base.by_machine_code if now.calibration is not None else True
+        is_other = option.origin == "predicted" and option.by_machine_code != method
+        return is_other, dollars is None, rank_of(cost, option.variant)
+
+    ranked = _best_configs(sorted(options, key=rank))
     if basis := _different_bases(ranked, {d.name: d for d in (now.kernel.device, *devices)}):
         notes.append(basis)
     return tuple(ranked), tuple(dict.fromkeys(notes))
@@ -126,12 +140,9 @@ def _not_comparable(base: Option, options: Iterable[Option]) -> Iterator[str]:
     names: dict[str, dict[str, None]] = {}
     for option in options:
         if option.speedup is None:
-            why = "Only one of its and the present kernel's times is calibrated on known times"
-            if option.by_machine_code != base.by_machine_code:
-                why = "Predicted by another method than the present kernel"
-            names.setdefault(why, {})[option.variant] = None
+            names.setdefault(not_comparable(base.basis, option.basis), {})[option.variant] = None
     for why, variants in names.items():
-        yield f"{why}, so not comparable: {', '.join(variants)}."
+        yield f"Speed-up of {', '.join(variants)} over the present kernel: {why}."
 
 
 def _different_bases(options: Iterable[Option], devices: Mapping[str, DeviceSpec]) -> str:
@@ -149,21 +160,11 @@ def _different_bases(options: Iterable[Option], devices: Mapping[str, DeviceSpec
     )
 
 
-def _rank(option: Option, base: Option) -> tuple[bool, bool, tuple[bool, float, str]]:
-    """Sort key: cheapest query first; options without a price or by another method last."""
-    dollars = option.usd_per_billion_queries
-    cost = option.per_query_us if dollars is None else dollars
-    is_other_method = option.by_machine_code != base.by_machine_code
-    return is_other_method, dollars is None, rank_of(cost, option.variant)
-
-
-def _best_configs(options: list[Option]) -> list[Option]:
-    """Return the options with only the fastest config of each variant on each GPU."""
+def _best_configs(ranked: Iterable[Option]) -> list[Option]:
+    """Return the options with only the best config of each variant on each GPU."""
     best: dict[tuple[str, str, str], Option] = {}
-    for option in options:
-        key = (option.kind, option.variant, option.device)
-        if key not in best or option.per_query_us < best[key].per_query_us:
-            best[key] = option
+    for option in ranked:
+        best.setdefault((option.kind, option.variant, option.device), option)
     return list(best.values())
 
 
@@ -261,19 +262,16 @@ def _option(
     at: Situation,
     title: str,
     base: Option | None,
-    known: Known,
+    known: History,
 ) -> Option | str:
     """Return the option's figures, or one sentence why there are none."""
     try:
-        result = known.estimate(at.kernel, at.problem, at.calibration)
+        latency, reason = _latency(at, known)
+        needed_bytes = at.kernel.plan(at.problem).device_bytes
     except AttuneError as error:
         return str(error)
-    latency = result.latency
-    if latency is None:
-        return result.reason
     device = at.kernel.device
-    memory = device.memory_bytes
-    if memory is not None and result.plan.device_bytes > memory:
+    if device.memory_bytes is not None and needed_bytes > device.memory_bytes:
         return f"The problem does not fit in {device.name}'s memory."
     per_query_us = latency.median_us / _queries(at.problem)
     speedup: float | None = 1.0
@@ -293,28 +291,37 @@ def _option(
         per_query_us=per_query_us,
         usd_per_billion_queries=_dollars(per_query_us, at.price_usd_per_hour),
         speedup=speedup,
-        reason=latency.reason.split(". ")[0].rstrip(".") + ".",
-        by_machine_code=result.by_machine_code,
+        reason=reason,
+        by_machine_code=latency.method == METHODS[0],
         basis=latency.basis,
+        origin=latency.origin,
     )
 
 
-def _waiting(now: Situation, wait: WaitPlan, base: Option, latency_us: float) -> Option:
-    per_query_us = latency_us / (_queries(now.problem) / now.problem.batch * wait.batch)
+def _latency(at: Situation, known: History) -> tuple[Latency, str]:
+    """Return the time and a sentence on it. Raises AttuneError if there is none."""
+    time = known.time_of(at.kernel, at.problem) if at.calibration is None else None
+    if time is not None and time.where:
+        return time.latency, f"{time.origin.capitalize()}: {time.where}."
+    latency = None if time is None else time.latency
+    if latency is None:
+        made = known.estimate(at.kernel, at.problem, at.calibration)
+        latency = made.latency
+        if latency is None:
+            raise InvalidProblem(made.reason)
+    return latency, latency.reason.split(". ")[0].rstrip(".") + "."
+
+
+def _waiting(wait: WaitPlan, base: Option, later: Option) -> Option:
+    """Return the option to launch `later` in place of `base` after waiting."""
     total_us = base.latency_us + wait.added_p95_us
     spread = np.array([base.low_us, base.high_us]) / base.latency_us
     return replace(
-        base,
-        kind="wait",
-        title=f"Wait to collect {wait.batch:,} requests",
-        batch=wait.batch,
+        later,
         latency_us=total_us,
         low_us=float(wait.added_p95_us + spread[0] * base.latency_us),
         high_us=float(wait.added_p95_us + spread[1] * base.latency_us),
-        per_query_us=per_query_us,
-        usd_per_billion_queries=_dollars(per_query_us, now.price_usd_per_hour),
-        speedup=base.per_query_us / per_query_us,
-        reason=f"{wait.reason} The launch takes {format_us(latency_us)}.",
+        reason=f"{wait.reason} The launch takes {format_us(later.latency_us)}.",
     )
 
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.attention.evaluation import METHODS, Occupancy, Origin
+from engine.attention.evaluation import METHODS, Latency, Occupancy, Origin
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.base.units import format_bytes, format_us
 from engine.devices.spec import DeviceSpec, limits_for
+from engine.history import History
 from engine.history.known_time import are_comparable, not_comparable
 from engine.model.backward import backward_times
 from engine.model.equations import TERMS, Calibration, FloatArray, machine, predict_arrays
@@ -204,6 +205,17 @@ _OF_ROW = (
     *("memory_share", "binds"),
 )
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
+
+
+def known_latencies(kernel: Kernel, problem: Problem, history: History) -> dict[int, Latency]:
+    """Return batch → the known time of this kernel at it, which the history prefers to a
+    prediction."""
+    batches = (
+        history.known_time(kernel, p.problem)
+        for p in history.points(kernel, problem)
+        if replace(p.problem, batch=1) == replace(problem, batch=1)
+    )
+    return {time.problem.batch: time.latency for time in batches if time is not None}
 
 
 def batch_table(

@@ -3,7 +3,7 @@
 A line of traffic gives a problem, its batch today, and its launches per day. The same sequences can
 be launched B at a time. Recommended is the smallest batch whose GPU-hours over all lines are close
 to the minimum, with the kernel and config that is fastest at that batch. Times are predicted by
-`engine.choose.batch.batch_table.predict_curve`.
+`engine.choose.batch.batch_table.predict_curve`, except where one was taken of this kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from engine.base.schema import encode
 from engine.base.table import Table, Tabular, read_csv
 from engine.base.units import format_us, format_usd
 from engine.choose.auto import choose
-from engine.choose.batch.batch_table import largest_launchable, memory_feasible, predict_curve
+from engine.choose.batch.batch_table import (
+    known_latencies,
+    largest_launchable,
+    memory_feasible,
+    predict_curve,
+)
 from engine.choose.batch.cost import US_PER_HOUR
 from engine.devices.spec import DeviceSpec
 from engine.history import History
@@ -86,7 +91,7 @@ class MixKernel:
 @dataclass(frozen=True, slots=True, repr=False)
 class MixResult(Tabular):
     """The recommendation: `kernel` (with its splits) launched `batch` at a time. All figures are
-    predicted."""
+    predicted, except for times that a note names."""
 
     variant: str
     config: dict[str, int]
@@ -356,7 +361,10 @@ def recommend_mix(
             MixKernel(t.kernel.describe(), float(t.hours[at]), float(t.hours.min())) for t in ranked
         ),
         curve=tuple((b, float(best.hours[b - 1])) for b in shown),
-        notes=tuple(f"{k.describe()} was left out: {error}" for k, error in failed),
+        notes=(
+            *(f"{k.describe()} was left out: {error}" for k, error in failed),
+            *(f"Not predicted: {text}." for t in alike for text in t.taken),
+        ),
     )
 
 
@@ -371,18 +379,25 @@ class _Tried:
     low_hours: FloatArray
     high_hours: FloatArray
     hours_now: float
+    taken: tuple[str, ...] = ()  # times that are not predicted
 
     @classmethod
     def of(
         cls, kernel: Kernel, lines: Sequence[MixLine], history: History, max_batch: int
     ) -> _Tried:
-        curves, most = [], max(max_batch, *(line.problem.batch for line in lines))
+        curves, taken, most = [], [], max(max_batch, *(line.problem.batch for line in lines))
         for line in lines:
             one = replace(line.problem, batch=1)
             most = min(most, largest_launchable(kernel.variant, kernel.config, one, most)[0])
             calibration = history.calibration(kernel, one)
             curve = predict_curve(kernel, one, range(1, most + 1), history, calibration)
             most = min(most, memory_feasible(curve.table["device_bytes"].to_numpy(), kernel.device))
+            for b, time in known_latencies(kernel, one, history).items():
+                columns = ["predicted_us", "low_us", "high_us"]
+                row = curve.table["batch"] == b
+                curve.table.loc[row, columns] = time.median_us, time.low_us, time.high_us
+                what = f"{kernel.describe()}, {replace(one, batch=b).label()}"
+                taken.append(f"{what}: {format_us(time.median_us)} {time.origin}")
             curves.append(curve)
         batch = np.arange(1, most + 1)
         sequences = [line.count * line.problem.batch for line in lines]
@@ -409,6 +424,7 @@ class _Tried:
             hours("low_us"),
             hours("high_us"),
             now / US_PER_HOUR,
+            tuple(taken),
         )
 
 

@@ -20,6 +20,7 @@ from engine.choose.batch.batch_table import (
     Recommendation,
     batch_table,
     explain_knee,
+    known_latencies,
     largest_launchable,
     memory_feasible,
     predict_curve,
@@ -94,7 +95,8 @@ def calibrate_for(request: BatchRequest, known: History) -> Calibrated:
         else:
             notes = (_OF_ANOTHER.format(variant=kernel.variant.id), *calibration.notes)
             calibration = replace(calibration, notes=notes)
-    return Calibrated(measurements, calibration, leave_one_out(points, is_own_file=own))
+    loo = leave_one_out(points, is_own_file=own)
+    return Calibrated(measurements, calibration, loo, is_callers=True)
 
 
 def _are_in_history(
@@ -227,7 +229,8 @@ def recommend_batch(
     if request.alternatives:
         here = replace(kernel, device=_priced(device, request.prices))
         own = not request.measured_kernel
-        situation = Situation(here, now, price, calibration, is_own_file=own)
+        on_callers = calibration if calibrated.is_callers else None
+        situation = Situation(here, now, price, on_callers, is_own_file=own)
         priced = [_priced(d, request.prices) for d in all_devices()]
         options, unjudged = rank_options(situation, LADDER.of(now), priced, wait, known)
         notes.extend(unjudged)
@@ -335,8 +338,9 @@ def _measurements(request: BatchRequest) -> tuple[Measurement, ...]:
 def _measured_batches(
     request: BatchRequest, kernel: Kernel, calibrated: Calibrated, known: History
 ) -> dict[int, tuple[float, Origin]]:
-    """Return batch → measured µs and their origin of the points that differ from this problem only
-    in batch: the time that the history prefers, or the mean of points that it does not have."""
+    """Return batch → µs and origin of the known times of problems that differ from this
+    one only in batch: those that the history prefers, unless the request is predicted by the
+    caller's points; and the mean of points that the history does not have."""
     problem = _problem(request)
     times: dict[int, list[float]] = {}
     for point in calibrated.measurements:
@@ -349,13 +353,12 @@ def _measured_batches(
         if point_problem == problem:
             times.setdefault(batch, []).append(point.measured_us)
     origin: Origin = "measured" if request.measured_here else "recorded"
-    measured = {batch: (float(np.mean(us)), origin) for batch, us in times.items()}
-    if measured and _are_in_history(request, kernel, calibrated.measurements, known):
-        for batch in measured:
-            taken = known.taken(kernel, replace(problem, batch=batch))
-            if taken is not None:
-                measured[batch] = taken.latency.median_us, taken.latency.origin
-    return measured
+    given = {batch: (float(np.mean(us)), origin) for batch, us in times.items()}
+    if calibrated.is_callers or request.measured_kernel:
+        return given
+    here = {b: (x.median_us, x.origin) for b, x in known_latencies(kernel, problem, known).items()}
+    mine = _are_in_history(request, kernel, calibrated.measurements, known)
+    return given | here if mine else here | given
 
 
 def _priced(device: DeviceSpec, prices: Mapping[str, float]) -> DeviceSpec:

@@ -195,7 +195,7 @@ class BatchResult(Tabular):
         if calibration is None:
             return ()
         s = "" if calibration.points == 1 else "s"
-        first = f"Calibrated on {calibration.points} measured point{s}"
+        first = f"Calibrated on {calibration.points} known time{s}"
         if loo is None and calibration.points > 1:  # of sessions
             return (f"{first} of sessions.", *calibration.notes)
         if loo is None:
@@ -263,3 +263,4 @@ class Calibrated:
     measurements: tuple[Measurement, ...]
     calibration: Calibration | None
     loo: LeaveOneOut | None
+    is_callers: bool = False  # on points that the history does not have

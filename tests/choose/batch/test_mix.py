@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from made_up_history import MadeUpHistory, Times
 from words import says
 
 from engine.attention.config import find_variant
-from engine.attention.evaluation import METHODS
+from engine.attention.evaluation import METHODS, Evaluation, Latency
 from engine.attention.problem import Problem
+from engine.base.errors import Status
 from engine.choose.batch import mix
 from engine.devices import find_device
 from engine.history import History
-from engine.model.kernel import Kernel
+from engine.history.known_time import times_of
+from engine.model.kernel import Kernel, variant_sources
 
 L4 = find_device("L4")
 V05 = find_variant("v05")
@@ -51,6 +54,26 @@ def test_kernels_that_support_only_small_batches_count(
     assert (most.config["num_splits"], most.batch) == (1, 3)
 
 
+def test_a_known_time_is_used_in_place_of_a_prediction() -> None:
+    sha256 = variant_sources(V05).source_sha256
+    timed = Evaluation(
+        status=Status.SKIPPED,
+        reason="Recorded elsewhere.",
+        variant="v05",
+        problem=LINE.problem,
+        config=V05.default_config(),
+        device="L4",
+        when="",
+        latency=Latency("recorded", 0.5, 0.5, 0.5, "test data"),
+        source_sha256=sha256,
+    )
+    history = MadeUpHistory(Times({"L4": times_of([timed], session="Mine: test data")}))
+    found = mix.recommend_mix([LINE], L4, history, variant="v05", max_batch=4)
+    assert (found.config, found.batch) == (dict(timed.config), 1)
+    assert found.problems[0].latency_us == 0.5
+    assert says(found.notes, "not_a_prediction", "0.5 µs recorded")
+
+
 RESULT = mix.MixResult(
     variant="v05",
     config={},
@@ -82,7 +105,7 @@ RESULT = mix.MixResult(
         (0.5, "keep_todays_batches", "0.5 GPU-hours"),
     ],
 )
-def test_the_reason_says_what_the_batch_gains(hours_now: float, name: str, hours: str) -> None:
+def test_the_reason_names_the_gain_of_the_batch(hours_now: float, name: str, hours: str) -> None:
     reason = replace(RESULT, hours_now=hours_now).reason
     assert says(reason, name, "1 GPU-hour", hours)
     assert says(reason, "keep_todays_batches") == (hours_now < 1)
