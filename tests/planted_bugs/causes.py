@@ -11,6 +11,7 @@ a word, by these rules:
   order, number or amount ("first", "sum"), which messages of all causes have.
 - An inner part of a message is left out if the message around it is there already.
 - A message that was reworded after the bugs were written counts by its words of that time.
+- Words of two sentences ("LSE" and "maximum") are both looked for in the whole of what is said.
 """
 
 from __future__ import annotations
