@@ -14,7 +14,7 @@
 #define FP8_UNIT 256.0f
 #endif
 
-// Two bytes in the upper halves of 16 bits each, as elements.
+// Converts two bytes, each the upper half of 16 bits, to two elements.
 __device__ __forceinline__ unsigned widened(unsigned upper) {
     const unsigned sign = upper & 0x80008000u;
 #if IS_BF16
@@ -30,7 +30,7 @@ __device__ __forceinline__ unsigned widened(unsigned upper) {
 #endif
 }
 
-// The first two and the last two of four bytes; the even and the odd ones.
+// Converts two of four bytes: the first two, the last two, the even ones, the odd ones.
 __device__ __forceinline__ unsigned widened_low(unsigned bytes) {
     return widened(__byte_perm(bytes, 0, 0x1404));
 }

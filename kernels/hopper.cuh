@@ -42,7 +42,7 @@ __device__ __forceinline__ void mbarrier_arrive_expect(Mbarrier* barrier, int by
                  "r"(bytes)
                  : "memory");
 }
-// Waits until the phase of this parity is complete. The one before the first counts as complete.
+// Waits until the phase of this parity is complete. At first, parity 1 counts as complete.
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, int parity) {
     asm volatile(
         "{\n"
@@ -123,7 +123,7 @@ __device__ __forceinline__ bool elect_one() {
 __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// Arrives there without waiting.
+// Arrives at a named barrier without waiting.
 __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -158,20 +158,20 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(unsigned address,
     return start | block << 16 | GROUP << 32 | LAYOUT << 62;
 }
 
-// Orders other uses of the registers before products on them.
+// Orders earlier accesses to registers before products that use these registers.
 __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// For the compiler these change here, so that it moves no use of them ahead of this.
+// An empty asm statement that changes these sums: the compiler moves no use of them ahead of it.
 template <int SUMS>
 __device__ __forceinline__ void change_here(float (&sums)[SUMS]) {
 #pragma unroll
     for (int i = 0; i < SUMS; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }
-// Waits until at most that many groups of products are in flight. `sums`: those of completed
+// Waits until at most GROUPS groups of products are in flight. `sums`: the sums of the completed
 // groups.
 template <int GROUPS, int... SUMS>
 __device__ __forceinline__ void wgmma_wait(float (&...sums)[SUMS]) {

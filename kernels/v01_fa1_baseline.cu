@@ -112,7 +112,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             float* s_row = s_smem + tid * BLOCK_N;  // read back by this thread only: no barrier
 
             // S = Q @ K^T [BLOCK_M, BLOCK_N], one row per thread. Neighbouring threads read q_smem
-            // and s_smem a whole row apart, which is one bank: the warp's reads come one by one.
+            // and s_smem a whole row apart, all in one bank: a 32-way conflict.
             float m_new = m;
             for (int n = 0; n < BLOCK_N; n++) {
                 float score = 0.0f;

@@ -94,8 +94,8 @@ __device__ __forceinline__ float row_sum(float x) {
     return x;
 }
 
-// The 1 lets ptxas use the registers it wants: without it sm_90 spills some to make room for more
-// CTAs per SM than shared memory holds.
+// The 1: one resident CTA is enough, so ptxas may use as many registers as it needs. Without it
+// code for sm_90 spills to make room for more CTAs per SM than shared memory holds.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
                   const element* __restrict__ k,  // [batch, num_heads, seqlen_kv, HEAD_DIM]

@@ -95,7 +95,7 @@ __device__ __forceinline__ float row_sum(float x) {
     return x;
 }
 
-// The 1 lets ptxas use the registers it wants, as in v02.
+// The 1: one resident CTA is enough, so ptxas may use as many registers as it needs, see v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
                   const element* __restrict__ k,  // [batch, num_heads, seqlen_kv, HEAD_DIM]

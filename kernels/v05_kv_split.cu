@@ -152,8 +152,8 @@ attention_partial(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     float l = 0.0f;       // sum over this thread's keys only
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
 
-    // The chunk is whole tiles, the same for every query tile, so a seam falls on a multiple of
-    // chunk_rows. With more splits than tiles the last chunks start past the end and stay empty.
+    // A chunk is a number of whole tiles, the same for every query tile: split s begins at key
+    // s * chunk_rows. With more splits than tiles the last chunks start past the end: no keys.
     const int num_tiles = (seqlen_kv + BLOCK_N - 1) / BLOCK_N;
     const int chunk_rows = (num_tiles + NUM_SPLITS - 1) / NUM_SPLITS * BLOCK_N;
     // Causal: keys after the tile's last query are masked for all of its rows, so stop there.

@@ -107,7 +107,7 @@ __device__ __forceinline__ float row_sum(float x) {
 }
 
 // One CTA per (head, split), batch and query tile; num_rows = batch * num_heads * seqlen. The 1 in
-// the bounds as in v02: without it ptxas spills registers for CTAs that shared memory cannot hold.
+// the launch bounds as in v02: else ptxas spills to make room for more CTAs than fit.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
                   const element* __restrict__ k,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
@@ -148,8 +148,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     float l = 0.0f;       // sum over this thread's keys only
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
 
-    // The chunk is whole tiles, the same for every query tile, so a seam falls on a multiple of
-    // chunk_rows. With more splits than tiles the last chunks start past the end and stay empty.
+    // A chunk is a number of whole tiles, the same for every query tile: split s begins at key
+    // s * chunk_rows. With more splits than tiles the last chunks start past the end: no keys.
     const int num_tiles = (seqlen_kv + BLOCK_N - 1) / BLOCK_N;
     const int chunk_rows = (num_tiles + NUM_SPLITS - 1) / NUM_SPLITS * BLOCK_N;
     // Causal: keys after the tile's last query are masked for all of its rows, so stop there.

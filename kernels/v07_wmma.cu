@@ -82,7 +82,7 @@ using KeyFragment = wmma::fragment<wmma::matrix_b, 16, 16, 16, element, wmma::co
 using ValueFragment = wmma::fragment<wmma::matrix_b, 16, 16, 16, element, wmma::row_major>;
 using SumFragment = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
 
-// The 1 lets ptxas use the registers it wants, as in v02.
+// The 1: one resident CTA is enough, so ptxas may use as many registers as it needs, see v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
                   const element* __restrict__ k,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]

@@ -129,6 +129,21 @@ __device__ __forceinline__ void modify_scores(Scores& s_rmem, int n0, int query0
     }
 }
 
+// Masks keys past the end or the diagonal, or outside the window, with -infinity.
+__device__ __forceinline__ void mask_scores(Scores& s_rmem, int n0, int query0, int pair,
+                                            LENGTHS_PARAMETER) {
+#pragma unroll
+    for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {  // bit 0: second column, bit 1: second row
+            const int key = n0 + tile * 8 + pair + i % 2;
+            const int query = query0 + i / 2 * 8;
+            const bool visible = IS_VISIBLE(key, POSITION_OF(query));
+            if (!visible) s_rmem[tile][i] = -INFINITY;
+        }
+    }
+}
+
 // The new running maxima, and the factors that rescale the sums under the old ones: l here, O
 // later. Key 0 is visible to every row, so maxima are finite from the first tile on. `m_new`
 // begins as `m_rmem`.
@@ -172,7 +187,29 @@ __device__ __forceinline__ void exponentiate(Scores& s_rmem, Rows& l_rmem, const
     }
 }
 
-// The 1 lets ptxas use the registers it wants, as in v02.
+// O += P @ V [WARP_ROWS, HEAD_DIM_V]. Two accumulator tiles of S side by side are one left operand.
+// V's rows are the rows of the right operand, so its matrices load transposed.
+__device__ __forceinline__ void multiply_values(Output& acc_rmem, const Scores& s_rmem,
+                                                const element* v_smem, int lane) {
+#pragma unroll
+    for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
+        const float(&left)[4] = s_rmem[2 * key_step];
+        const float(&right)[4] = s_rmem[2 * key_step + 1];
+        const unsigned p_rmem[4] = {pack(left[0], left[1]), pack(left[2], left[3]),
+                                    pack(right[0], right[1]), pack(right[2], right[3])};
+#pragma unroll
+        for (int step = 0; step < HEAD_DIM_V / 16; step++) {
+            const int row = key_step * 16 + lane % 16;
+            const int d = step * 16 + lane / 16 * 8;
+            unsigned v_rmem[4];
+            ldmatrix_x4_transposed(v_rmem, v_smem + swizzled<HEAD_DIM_V>(row, d));
+            mma_m16n8k16(acc_rmem[2 * step], p_rmem, v_rmem[0], v_rmem[1]);
+            mma_m16n8k16(acc_rmem[2 * step + 1], p_rmem, v_rmem[2], v_rmem[3]);
+        }
+    }
+}
+
+// The 1: one resident CTA is enough, so ptxas may use as many registers as it needs, see v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
                   const element* __restrict__ k,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
@@ -269,41 +306,14 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         // Only tiles across the end of the keys, across the diagonal or across the edge of a window
         // have anything to mask.
         if (n0 + BLOCK_N > END_SEEN_BY_ALL(begin) || IS_BEFORE_A_WINDOW(n0, end)) {
-#pragma unroll
-            for (int tile = 0; tile < BLOCK_N / 8; tile++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) {  // bit 0: the second column, bit 1: the second row
-                    const int key = n0 + tile * 8 + pair + i % 2;
-                    const int query = query0 + i / 2 * 8;
-                    const bool visible = IS_VISIBLE(key, POSITION_OF(query));
-                    if (!visible) s_rmem[tile][i] = -INFINITY;
-                }
-            }
+            mask_scores(s_rmem, n0, query0, pair, LENGTHS);
         }
         // Online softmax: what was summed so far is rescaled from the old maximum to the new one.
         Rows m_new = {m_rmem[0], m_rmem[1]}, correction, m_scaled;
         update_maxima(s_rmem, m_new, m_rmem, m_scaled, l_rmem, correction, scale_log2);
         rescale(acc_rmem, correction);
         exponentiate(s_rmem, l_rmem, m_scaled, scale_log2);
-
-        // O += P @ V [WARP_ROWS, HEAD_DIM_V]. Two accumulator tiles of S side by side are one left
-        // operand. V's rows are the rows of the right operand, so its matrices load transposed.
-#pragma unroll
-        for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
-            const float(&left)[4] = s_rmem[2 * key_step];
-            const float(&right)[4] = s_rmem[2 * key_step + 1];
-            const unsigned p_rmem[4] = {pack(left[0], left[1]), pack(left[2], left[3]),
-                                        pack(right[0], right[1]), pack(right[2], right[3])};
-#pragma unroll
-            for (int step = 0; step < HEAD_DIM_V / 16; step++) {
-                const int row = key_step * 16 + lane % 16;
-                const int d = step * 16 + lane / 16 * 8;
-                unsigned v_rmem[4];
-                ldmatrix_x4_transposed(v_rmem, v_smem + swizzled<HEAD_DIM_V>(row, d));
-                mma_m16n8k16(acc_rmem[2 * step], p_rmem, v_rmem[0], v_rmem[1]);
-                mma_m16n8k16(acc_rmem[2 * step + 1], p_rmem, v_rmem[2], v_rmem[3]);
-            }
-        }
+        multiply_values(acc_rmem, s_rmem, v_smem, lane);
     }
 
     // O = O / l, two columns a store.

@@ -169,8 +169,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int m0 = cta_m0 + row_warp * WARP_ROWS;  // and of this warp
     const int n0 = key_warp * KEYS_PER_WARP;       // first key of this warp
     const float scale_log2 = softmax_scale * LOG2_E;
-    // A product, as the addresses of K and V would wait longer for a division; its error is below
-    // half a head.
+    // Times a reciprocal: an integer division would delay the addresses of K and V. The rounding
+    // error is below half a head.
     const int kv_head_index = (int)((blockIdx.y + 0.5f) * kv_heads_per_head);
     // batch * num_heads * seqlen * HEAD_DIM may pass 2^31, one head of it does not.
     const unsigned q_index = blockIdx.z * num_heads + blockIdx.y;
@@ -207,10 +207,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     copy_keys(v_smem, v + kv_head, n0, kv_end, V_STRIDE, thread);
 
     if (K_IS_SHARED) {
-        // Each thread's own copies of K have arrived; those of V, a later group, may still be in
-        // flight;
+        // This thread's copies of K have arrived; those of V, a later group, may still be in
+        // flight.
         cp_async_wait<0>();
-        // and now what the other warps copied.
+        // And now those of the other warps.
         __syncthreads();
     }
 
@@ -289,9 +289,9 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             m_smem[key_warp * BLOCK_M + row0 + i * 8] = m_rmem[i / 2][i % 2];
         }
     }
-    // Each thread's own copies of V have arrived;
+    // This thread's copies of V have arrived.
     cp_async_wait_all();
-    // and now what the other threads copied, and the maxima of the other warps.
+    // And now those of the other threads, and the maxima of the other warps.
     __syncthreads();
 
     float acc_rmem[ROW_TILES][DIM_TILES][4] = {};  // O over this warp's keys, not divided by l

@@ -146,14 +146,14 @@ __device__ __forceinline__ void load_tile(unsigned lane_smem,          // in [RO
     }
 }
 
-// S of a lane's rows: ROW_TILES by BLOCK_N / 8 accumulator tiles, whose last two columns are row
-// lane / 4 + 8.
-using Scores = float[ROW_TILES][BLOCK_N / 8][4];
-using Output = float[ROW_TILES][HEAD_DIM / 8][4];
-using Fragments = unsigned[ROW_TILES][Q_IN_SMEM ? 1 : DIM_STEPS][4];  // of Q
-using Weights = unsigned[ROW_TILES][KEY_STEPS][4];                    // P, packed in pairs
-using Keys = unsigned[AHEAD > 0 ? AHEAD : 1][4];                      // K's fragments ahead
-using Rows = float[ROW_TILES][2];
+// A lane's part of S and O of one row tile: of each accumulator tile two columns of row lane / 4,
+// and then of row lane / 4 + 8.
+using Scores = float[BLOCK_N / 8][4];
+using Output = float[HEAD_DIM / 8][4];
+using Fragments = unsigned[Q_IN_SMEM ? 1 : DIM_STEPS][4];  // of Q
+using Weights = unsigned[KEY_STEPS][4];                    // P, packed in pairs
+using Keys = unsigned[AHEAD > 0 ? AHEAD : 1][4];           // K's fragments ahead
+using Rows = float[2];
 
 // Chooses one of two versions of the loop's body when it is compiled.
 struct Masked {
@@ -175,7 +175,8 @@ __device__ __forceinline__ void load_ahead(Keys& k_ahead, unsigned k_address) {
 // of the right operand, so they load untransposed: matrices 0, 1 are keys 0-7 by 16 columns of K,
 // 2, 3 are keys 8-15.
 template <int FIRST, int END>
-__device__ __forceinline__ void multiply_scores(Scores& s_rmem, Fragments& q_rmem,
+__device__ __forceinline__ void multiply_scores(Scores (&s_rmem)[ROW_TILES],
+                                                Fragments (&q_rmem)[ROW_TILES],
                                                 const Keys& k_ahead, unsigned q_address,
                                                 unsigned k_address) {
 #pragma unroll
@@ -215,16 +216,13 @@ __device__ __forceinline__ void multiply_scores(Scores& s_rmem, Fragments& q_rme
 __device__ __forceinline__ void mask_scores(Scores& s_rmem, int n0, int query0, int pair,
                                             int seqlen_kv) {
 #pragma unroll
-    for (int t = 0; t < ROW_TILES; t++) {
+    for (int tile = 0; tile < BLOCK_N / 8; tile++) {
 #pragma unroll
-        for (int tile = 0; tile < BLOCK_N / 8; tile++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {  // bit 0: second column, bit 1: second row
-                const int key = n0 + tile * 8 + pair + i % 2;
-                const int query = query0 + t * 16 + i / 2 * 8;
-                const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
-                if (!visible) s_rmem[t][tile][i] = -INFINITY;
-            }
+        for (int i = 0; i < 4; i++) {  // bit 0: second column, bit 1: second row
+            const int key = n0 + tile * 8 + pair + i % 2;
+            const int query = query0 + i / 2 * 8;
+            const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
+            if (!visible) s_rmem[tile][i] = -INFINITY;
         }
     }
 }
@@ -234,32 +232,26 @@ __device__ __forceinline__ void mask_scores(Scores& s_rmem, int n0, int query0, 
 __device__ __forceinline__ void update_maxima(const Scores& s_rmem, Rows& m_scaled, Rows& l_rmem,
                                               Rows& correction, float scale_log2) {
 #pragma unroll
-    for (int t = 0; t < ROW_TILES; t++) {
+    for (int r = 0; r < 2; r++) {
+        float m_tile = s_rmem[0][2 * r];
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float m_tile = s_rmem[t][0][2 * r];
-#pragma unroll
-            for (int tile = 0; tile < BLOCK_N / 8; tile++) {
-                const float(&scores)[4] = s_rmem[t][tile];
-                m_tile = fmaxf(m_tile, fmaxf(scores[2 * r], scores[2 * r + 1]));
-            }
-            const float m_new = fmaxf(m_scaled[t][r], row_max(m_tile) * scale_log2);
-            correction[t][r] = fast_exp2(m_scaled[t][r] - m_new);
-            m_scaled[t][r] = m_new;
-            l_rmem[t][r] *= correction[t][r];
+        for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+            const float(&scores)[4] = s_rmem[tile];
+            m_tile = fmaxf(m_tile, fmaxf(scores[2 * r], scores[2 * r + 1]));
         }
+        const float m_new = fmaxf(m_scaled[r], row_max(m_tile) * scale_log2);
+        correction[r] = fast_exp2(m_scaled[r] - m_new);
+        m_scaled[r] = m_new;
+        l_rmem[r] *= correction[r];
     }
 }
 
 // Rescales O to the new maximum.
 __device__ __forceinline__ void rescale(Output& acc_rmem, const Rows& correction) {
 #pragma unroll
-    for (int t = 0; t < ROW_TILES; t++) {
+    for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
 #pragma unroll
-        for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) acc_rmem[t][tile][i] *= correction[t][i / 2];
-        }
+        for (int i = 0; i < 4; i++) acc_rmem[tile][i] *= correction[i / 2];
     }
 }
 
@@ -269,26 +261,24 @@ template <int FIRST, int END>
 __device__ __forceinline__ void exponentiate(const Scores& s_rmem, Weights& p_rmem, Rows& l_rmem,
                                              const Rows& m_scaled, float scale_log2) {
 #pragma unroll
-    for (int t = 0; t < ROW_TILES; t++) {
+    for (int r = 0; r < 2; r++) {
+        float sum = 0.0f;
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float sum = 0.0f;
-#pragma unroll
-            for (int tile = 2 * FIRST; tile < 2 * END; tile++) {
-                const float(&scores)[4] = s_rmem[t][tile];
-                const float left = fast_exp2(scores[2 * r] * scale_log2 - m_scaled[t][r]);
-                const float right = fast_exp2(scores[2 * r + 1] * scale_log2 - m_scaled[t][r]);
-                sum += left + right;
-                p_rmem[t][tile / 2][tile % 2 * 2 + r] = pack(left, right);
-            }
-            l_rmem[t][r] += sum;
+        for (int tile = 2 * FIRST; tile < 2 * END; tile++) {
+            const float(&scores)[4] = s_rmem[tile];
+            const float left = fast_exp2(scores[2 * r] * scale_log2 - m_scaled[r]);
+            const float right = fast_exp2(scores[2 * r + 1] * scale_log2 - m_scaled[r]);
+            sum += left + right;
+            p_rmem[tile / 2][tile % 2 * 2 + r] = pack(left, right);
         }
+        l_rmem[r] += sum;
     }
 }
 
 // O += P @ V [WARP_ROWS, HEAD_DIM]. V's rows are the rows of the right operand, so its matrices
 // load transposed.
-__device__ __forceinline__ void multiply_values(Output& acc_rmem, const Weights& p_rmem,
+__device__ __forceinline__ void multiply_values(Output (&acc_rmem)[ROW_TILES],
+                                                const Weights (&p_rmem)[ROW_TILES],
                                                 unsigned v_address) {
 #pragma unroll
     for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
@@ -328,7 +318,7 @@ __device__ __forceinline__ long long cost_of_head(int query_tiles, int seqlen_kv
     return cost;
 }
 
-// The 1 lets ptxas use the registers it wants, as in v02.
+// The 1: one resident CTA is enough, so ptxas may use as many registers as it needs, see v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
                   const element* __restrict__ k,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
@@ -349,9 +339,9 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int pair = 2 * (lane % 4);  // first of a lane's two columns of a fragment
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
 
-    // All query tiles form a line, each as long as its cost: head by head, within a head the
-    // longest query tile first. CTA c takes the part from c / gridDim.x on. 64-bit: this product
-    // may pass 2^31.
+    // The query tiles of all heads in order, within a head the longest first, have a total cost. It
+    // is split into gridDim.x equal shares, which may begin and end inside a tile: CTA c takes
+    // share c. 64-bit: this product may pass 2^31.
     const int query_tiles = (seqlen + BLOCK_M - 1) / BLOCK_M;
     long long head_cost = cost_of_head(query_tiles, seqlen_kv);
     const auto share_begin = [&](int cta) {
@@ -388,7 +378,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 
         // Q as the left operand of two tiles of 8 rows and two of 8 columns: from global memory as
         // in v08, or step by step from shared memory.
-        Fragments q_rmem;
+        Fragments q_rmem[ROW_TILES];
         const int copy_row = threadIdx.x / ROW_LANES;
         const int copy_d = threadIdx.x % ROW_LANES * VECTOR;
         const int copy_offset = copy_row * HEAD_DIM + copy_d;
@@ -418,10 +408,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             }
         }
 
-        Output acc_rmem = {};  // O, not yet divided by l: 8 columns a tile
-        Rows m_scaled;         // running maxima of the lane's rows, times scale_log2
-        Rows l_rmem = {};      // running sums over this lane's keys only
-        Rows correction;       // factors that rescale the sums so far to the new maxima
+        Output acc_rmem[ROW_TILES] = {};  // O, not yet divided by l: 8 columns a tile
+        Rows m_scaled[ROW_TILES];         // running maxima of the lane's rows, times scale_log2
+        Rows l_rmem[ROW_TILES] = {};      // running sums over this lane's keys only
+        Rows correction[ROW_TILES];       // factors that rescale the sums so far to the new maxima
 #pragma unroll
         for (int t = 0; t < ROW_TILES; t++) m_scaled[t][0] = m_scaled[t][1] = LOWEST;
 
@@ -458,8 +448,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         const int all_visible = IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv;
 
         // S and P of the piece's first tile.
-        Scores s_rmem;
-        Weights p_rmem;
+        Scores s_rmem[ROW_TILES];
+        Weights p_rmem[ROW_TILES];
         Keys k_ahead;
         cp_async_wait<STAGES - 1>();
         // All threads' copies of its K have arrived.
@@ -467,15 +457,24 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         load_ahead(k_ahead, k_lane);
         multiply_scores<0, KEY_STEPS>(s_rmem, q_rmem, k_ahead, q_lane, k_lane);
         if (kv_begin + BLOCK_N > all_visible) {
-            mask_scores(s_rmem, kv_begin, query0, pair, seqlen_kv);
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+                mask_scores(s_rmem[t], kv_begin, query0 + t * 16, pair, seqlen_kv);
+            }
         }
         cp_async_wait<STAGES - 2>();
         // The second K has arrived, and the first is no longer read.
         __syncthreads();
         start_copy(0, lane_source + STAGES * TILE, kv_begin + STAGES * BLOCK_N);
         cp_async_commit();
-        update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
-        exponentiate<0, EARLY>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; t++) {
+            update_maxima(s_rmem[t], m_scaled[t], l_rmem[t], correction[t], scale_log2);
+        }
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; t++) {
+            exponentiate<0, EARLY>(s_rmem[t], p_rmem[t], l_rmem[t], m_scaled[t], scale_log2);
+        }
         load_ahead(k_ahead, k_lane + 4 * TILE);
 
         constexpr int LAST_STAGE = 2 * (STAGES - 1) * TILE;
@@ -493,12 +492,20 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             const unsigned k_next = k_lane + 2 * k_stage;
             multiply_scores<0, EARLY>(s_rmem, q_rmem, k_ahead, q_lane, k_next);
             if constexpr (EARLY < KEY_STEPS) {
-                exponentiate<EARLY, KEY_STEPS>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+#pragma unroll
+                for (int t = 0; t < ROW_TILES; t++) {
+                    exponentiate<EARLY, KEY_STEPS>(s_rmem[t], p_rmem[t], l_rmem[t], m_scaled[t],
+                                                   scale_log2);
+                }
                 multiply_scores<EARLY, KEY_STEPS>(s_rmem, q_rmem, k_ahead, q_lane, k_next);
             }
-            rescale(acc_rmem, correction);
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) rescale(acc_rmem[t], correction[t]);
             if (decltype(kind)::value && next + BLOCK_N > all_visible) {
-                mask_scores(s_rmem, next, query0, pair, seqlen_kv);
+#pragma unroll
+                for (int t = 0; t < ROW_TILES; t++) {
+                    mask_scores(s_rmem[t], next, query0 + t * 16, pair, seqlen_kv);
+                }
             }
 
             cp_async_wait<STAGES - 2>();
@@ -510,13 +517,19 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             start_copy(k_stage, lane_source + 2 * TILE, next + STAGES * BLOCK_N);
             start_copy(v_place, lane_source + (v - k), next + (STAGES - 2) * BLOCK_N);
             cp_async_commit();
-            // ... and O of this tile, overlapped with the softmax of the next: tensor cores do the
-            // one while other units do the other. In v10 a warp does them one after the other.
+            // ... and O of this tile: the tensor cores compute it during the softmax of the next
+            // tile, which other units compute. In v10 a warp does one after the other.
             multiply_values(acc_rmem, p_rmem, v_lane + 2 * v_stage);
             lane_source += TILE;
             v_stage = k_stage;
-            update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
-            exponentiate<0, EARLY>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+                update_maxima(s_rmem[t], m_scaled[t], l_rmem[t], correction[t], scale_log2);
+            }
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+                exponentiate<0, EARLY>(s_rmem[t], p_rmem[t], l_rmem[t], m_scaled[t], scale_log2);
+            }
             load_ahead(k_ahead, k_lane + 2 * (k_stage == LAST_STAGE ? 0 : k_stage + 2 * TILE));
         };
         // Two loops, as in v11; one where a second would take registers that are not left.
@@ -529,12 +542,17 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 
         // The last tile has no next.
         if constexpr (EARLY < KEY_STEPS) {
-            exponentiate<EARLY, KEY_STEPS>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+                exponentiate<EARLY, KEY_STEPS>(s_rmem[t], p_rmem[t], l_rmem[t], m_scaled[t],
+                                               scale_log2);
+            }
         }
         cp_async_wait<0>();
         // All threads' copies of its V have arrived.
         __syncthreads();
-        rescale(acc_rmem, correction);
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; t++) rescale(acc_rmem[t], correction[t]);
         multiply_values(acc_rmem, p_rmem, v_lane + 2 * v_stage);
 
         // If other CTAs have a piece of this query tile: store (O, m, l), each thread where the

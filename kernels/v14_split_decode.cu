@@ -81,7 +81,7 @@ constexpr int DIM_STEPS = HEAD_DIM / 16;
 constexpr int KEY_TILES = BLOCK_N / 8;
 constexpr int VECTOR = 16 / sizeof(kv_element);  // elements of K and V per 16-byte access
 constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
-// Elements of one warp's ring, or of its O, which takes the ring's place: in FP8 O may be larger.
+// Elements of one warp's ring, or of its O, which overwrites the ring: with FP8 O may be larger.
 constexpr int RING = 2 * STAGES * TILE * (int)sizeof(kv_element) >= BLOCK_M * (HEAD_DIM + 8) * 4
                          ? 2 * STAGES * TILE
                          : BLOCK_M * (HEAD_DIM + 8) * 4 / (int)sizeof(kv_element);
@@ -126,7 +126,7 @@ __device__ __forceinline__ void load_tile(kv_element* tile_smem,  // [BLOCK_N, H
     }
 }
 
-// The 1 lets ptxas use the registers it wants, as in v02.
+// The 1: one resident CTA is enough, so ptxas may use as many registers as it needs, see v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen, HEAD_DIM]
                   const kv_element* __restrict__ k,   // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
@@ -393,7 +393,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
         }
 #endif
     }
-    // The merge reads what all warps left.
+    // All warps have stored their partial results, which are now merged.
     __syncthreads();
 
     const int tile_row = threadIdx.x / MERGE_THREADS;
@@ -431,8 +431,8 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
 #pragma unroll
         for (int j = 0; j < SHARE_PAIRS; j++) share_rmem[j] = merged_rmem[j];
     } else {
-        // This overwrites warp 0's part. What this thread overwrites of O only it has read; m and l
-        // must have been read by the other lanes of the row.
+        // Next, warp 0's part is overwritten. Its O was read by this thread alone, its m and l also
+        // by the other lanes of the row.
         __syncwarp();
         float* o_row = reinterpret_cast<float*>(smem) + tile_row * O_STRIDE;
         if (part == 0) {
@@ -443,7 +443,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
         for (int j = 0; j < MERGE_PAIRS; j++) {
             *reinterpret_cast<float2*>(o_row + 2 * (part + j * MERGE_THREADS)) = merged_rmem[j];
         }
-        // All CTAs read what all of them stored.
+        // Every CTA reads the partial results of all of them.
         cluster_arrive();
         cluster_wait();
         float m_of[CLUSTER_SIZE];
@@ -469,7 +469,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
                 share_rmem[j].y += weight * o.y;
             }
         }
-        // This CTA has read all that it needs from the others.
+        // This CTA no longer reads the shared memory of the others.
         cluster_arrive();
     }
     // This thread's pairs of columns, every MERGE_THREADS-th.

@@ -125,7 +125,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
         mbarrier_init_fence();
     }
-    // Nobody uses a barrier that is not initialised.
+    // No thread uses a barrier before it is initialised.
     __syncthreads();
 
     if (threadIdx.x < WARPGROUP) {

@@ -75,7 +75,7 @@ constexpr int TILE_BYTES = BLOCK_N * HEAD_DIM * 2;  // of K or V
 constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 constexpr int DIM_STEPS = HEAD_DIM / 16;  // a wgmma takes 16 columns of Q and K
 constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
-constexpr int TURNS = 4;  // the first barrier of those in front of the softmax; O has 1 to 3
+constexpr int TURNS = 4;  // id of the first named barrier of the turns; ids 1 to 3: stores of O
 
 static_assert(CONSUMERS == 2 || CONSUMERS == 3,
               "consumers must be 2 or 3: a fourth would leave each thread 120 registers");
@@ -131,7 +131,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
         mbarrier_init_fence();
     }
-    // Nobody uses a barrier that is not initialised.
+    // No thread uses a barrier before it is initialised.
     __syncthreads();
 
     if (threadIdx.x < WARPGROUP) {
@@ -156,7 +156,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                          box * COLUMNS, tile * BLOCK_N, kv_head, batch);
             }
         };
-        // In the order of use.
+        // Loaded in the order in which the consumers read them.
         load_tile(&k_map, k_ring, k_full, k_empty, 0);
         for (int tile = 1; tile < tiles; tile++) {
             load_tile(&k_map, k_ring, k_full, k_empty, tile);
@@ -179,7 +179,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
     const unsigned q_address = shared_address(q_smem) + group * GROUP_ROWS * ROW_BYTES;
 
-    // Each group gets its turn from the previous one, the first from the last.
+    // Turns go round: a group is signalled by the previous one, the first by the last.
     const int turn = TURNS + group, next_turn = TURNS + (group + 1) % CONSUMERS;
     const bool is_last = group == CONSUMERS - 1;
     if (is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);
@@ -269,7 +269,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
 
     mbarrier_wait(q_full, 0);
     mbarrier_wait(k_full, 0);
-    // The tensor cores get one group's products as a block, then the next group's.
+    // All products of this group are issued together, before those of the next group.
     named_barrier(turn, 2 * WARPGROUP);
     wgmma_fence();
     multiply_q_k(0);
@@ -299,16 +299,16 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         rescale_and_pack(correction);
     }
     mbarrier_wait(v_full + (tiles - 1) % STAGES, parity_of(tiles - 1));
-    // The last block has one product only, and the last turn is not passed on: no group waits for
-    // it.
+    // O of the last tile is issued alone. After the last group's turn no other follows: nobody is
+    // signalled.
     named_barrier(turn, 2 * WARPGROUP);
     wgmma_fence();
     multiply_p_v(tiles - 1);
     if (!is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);
     wgmma_wait<0>(acc_rmem);
 
-    // O takes the place of the group's own rows of Q: its warps waited for their products with Q
-    // before they met at the turn of the last product.
+    // O overwrites the group's own rows of Q: its warps had waited for their products with Q before
+    // they arrived at the barrier of the last turn.
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = group * GROUP_ROWS + warp * 16 + lane / 4 + r * 8;

@@ -91,7 +91,7 @@ constexpr int TILE_BYTES = BLOCK_N * HEAD_DIM * 2;  // of K or V
 constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 constexpr int DIM_STEPS = HEAD_DIM / 16;  // a wgmma takes 16 columns of Q and K
 constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
-constexpr int TURNS = 1;  // the first barrier of those in front of the softmax
+constexpr int TURNS = 1;  // id of the first named barrier of the turns
 constexpr float MOST_GROWTH = 8.0f;  // of a maximum, as a power of 2: P is at most 256
 
 static_assert(BLOCK_N == 64 || BLOCK_N == 128,
@@ -133,16 +133,16 @@ struct QueryTile {
     int tiles;  // of keys that it visits; 0 past the last query tile
 };
 
-// Index of a CTA in the line of all query tiles in one round.
+// Index of a CTA's query tile in a round: see query_tile_of.
 __device__ __forceinline__ int position_of(int round) {
     return round * gridDim.x + (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
 }
 
-// A CTA's query tile of one round. All query tiles form a line, heads that share K/V next to each
-// other, and CTAs take them in turn, in reverse in every other round. Causal: the line has sections
-// of as many heads as L2 keeps K and V of, from the longest tile to the shortest in the last
-// section, in reverse in the one before, and so on. So neighbours in the line have similar lengths,
-// a CTA with more work in one round has less in the next, and the shortest tiles come last.
+// The query tile of a CTA in a round. All query tiles are one sequence in which heads that share
+// K/V are neighbours; each round takes the next gridDim.x of them, every other round in reverse.
+// Causal: a section of the sequence has the heads whose K and V fit in L2 together. In the last
+// section the longest tile comes first, in the one before the shortest, and so on: neighbours have
+// similar lengths, a CTA with more work in one round has less in the next; shortest tiles last.
 __device__ __forceinline__ QueryTile query_tile_of(int round, int batch, int num_heads,
                                                    int heads_at_once, int seqlen, int seqlen_kv) {
     // Hides from the compiler that these are loop-invariant: it would keep their reciprocals in
@@ -213,12 +213,12 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
         mbarrier_init_fence();
     }
-    // Nobody uses a barrier that is not initialised.
+    // No thread uses a barrier before it is initialised.
     __syncthreads();
 
     if (threadIdx.x < WARPGROUP) {
         fewer_registers<PRODUCER_REGISTERS>();
-        const int role = threadIdx.x / 32;  // warp 0 has K and V, warp 1 has Q and O
+        const int role = threadIdx.x / 32;  // warp 0 loads K and V, warp 1 loads Q, stores O
         if (role > 1 || !elect_one()) return;
         if (role == 0) {
             // Loads a tile of K or V into its stage, once the stage's previous tile has been read.
@@ -294,7 +294,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     float l_rmem[2];               // running sums over this lane's keys only
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
 
-    // Each group gets its turn from the previous one, the first from the last.
+    // Turns go round: a group is signalled by the previous one, the first by the last.
     const int turn = TURNS + group, next_turn = TURNS + (group + 1) % CONSUMERS;
     const bool is_last = group == CONSUMERS - 1;
     if (is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);
@@ -433,8 +433,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
     };
 
-    // O takes the place of the group's own rows of Q: its warps waited for their products with Q
-    // before they met at the turn of the last products.
+    // O overwrites the group's own rows of Q: its warps had waited for their products with Q before
+    // they arrived at the barrier of the last turn.
     const auto store_rows = [&](int round, const float (&inv_l)[2]) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -465,8 +465,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         stage = stage == STAGES - 1 ? 0 : stage + 1;
         parity ^= stage == 0;
     };
-    // S of this tile and O of the previous one as one block for the tensor cores, then the next
-    // group's.
+    // Issues S of this tile and O of the previous one together, before the products of the next
+    // group.
     const auto start_products = [&](int round) {
         wait_for_last_v();
         named_barrier(turn, 2 * WARPGROUP);  // the other groups' products have been issued
@@ -541,8 +541,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         step_ring();
     }
     wait_for_last_v();
-    // The last block has one product only, and the last turn is not passed on: no group waits for
-    // it.
+    // O of the last tile is issued alone. After the last group's turn no other follows: nobody is
+    // signalled.
     named_barrier(turn, 2 * WARPGROUP);
     wgmma_fence();
     multiply_p_v(last_stage);

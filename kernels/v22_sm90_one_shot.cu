@@ -165,7 +165,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     mbarrier_wait(q_full, 0);
     if (group > 0) mbarrier_wait(q_full + group, 0);
 
-    // S = Q @ K^T [GROUP_ROWS, KEYS], by halves of the keys as they come
+    // S = Q @ K^T [GROUP_ROWS, KEYS], one half of the keys after the other, as they arrive
     float s_rmem[2][HALF_SCORES];
     const auto score = [&](int i) -> float& { return s_rmem[i / HALF_SCORES][i % HALF_SCORES]; };
     wgmma_fence();

@@ -94,8 +94,8 @@ backward_delta(const element* __restrict__ out,   // [batch, num_heads, seqlen, 
     for (int d = 0; d < HEAD_DIM; d += 32) dq_sum[row * HEAD_DIM + d + lane] = 0.0f;
 }
 
-// dK and dV of BLOCK_N keys, and the contribution of these keys to dQ of all queries. The 1 lets
-// ptxas use the registers it wants, as in v02.
+// dK and dV of BLOCK_N keys, and the contribution of these keys to dQ of all queries. The 1
+// is explained in v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEAD_DIM]
               const element* __restrict__ k,     // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
@@ -226,7 +226,7 @@ backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, H
         // dQ needs dS of all warps' keys.
         __syncthreads();
 
-        // After the largest products, which leave no register free, and before dQ's atomics.
+        // Loaded here: the products above leave no register free, and dQ's atomics come later.
         load_rows(visit + 1);
         // With one stage the next Q and dO overwrite these, which are no longer read.
         if (STAGES == 1) start_copies(visit + 1);

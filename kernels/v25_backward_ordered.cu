@@ -74,8 +74,8 @@ backward_delta(const element* __restrict__ out,   // [batch, num_heads, seqlen, 
     if (lane == 0) delta[row] = sum;
 }
 
-// dK and dV of OWN_ROWS keys: a loop over all queries of the heads that read them. The 1 lets ptxas
-// use the registers it wants, as in v02.
+// dK and dV of OWN_ROWS keys: a loop over all queries of the heads that read them. The 1 is
+// explained in v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 backward_kv(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEAD_DIM]
             const element* __restrict__ k,     // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]

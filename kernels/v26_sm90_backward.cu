@@ -226,7 +226,7 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
         }
         mbarrier_init_fence();
     }
-    // Nobody uses a barrier that is not initialised.
+    // No thread uses a barrier before it is initialised.
     __syncthreads();
 
     const int warp = threadIdx.x / 32 % 4;  // of its group
@@ -294,7 +294,7 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
         k_address + (SHARE_ROWS ? 0 : group * DQ_COLUMNS * BLOCK_N * 2), BLOCK_N * ROW_BYTES);
     const unsigned long long dq_rows = wgmma_descriptor<DS_ROW_BYTES>(
         shared_address(ds_smem) + (SHARE_ROWS ? group * BLOCK_N * DS_ROW_BYTES : 0), 16);
-    // The first stage of Q and dO, as rows and to be summed over.
+    // Descriptors of the first stage of Q and dO: by rows (for S, dP), summed over rows (dV, dK).
     const unsigned long long ring_rows = wgmma_descriptor<ROW_BYTES>(shared_address(ring), 16);
     const unsigned long long ring_sums =
         wgmma_descriptor<ROW_BYTES>(shared_address(ring), BLOCK_M * ROW_BYTES);
@@ -386,7 +386,7 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
                     threadIdx.x % WARPGROUP;
 #pragma unroll
         for (int i = 0; i < DQ_SUMS; i++) atomicAdd(to + i * WARPGROUP, dq_rmem[i]);
-        // Before the next S and dP begin, which need the registers of this product's operand.
+        // The next S and dP take the registers of this product's operand.
         wgmma_wait<0>(dk_rmem);
         if (lane == 0) mbarrier_arrive(empty + stage);
     }

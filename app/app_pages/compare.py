@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.compare import inputs, results
 from app.shared.runs import collect
-from app.shared.widgets import empty, errors_as_sentences, problem
+from app.shared.widgets import empty, problem, show_errors
 from engine.base.errors import AttuneError
 from engine.sessions.compare import compare_sessions
 from engine.sessions.store import default_store
@@ -53,7 +53,7 @@ def page() -> None:
             "Select a second session, or a session in which several kernels or configs were run.",
         )
         return
-    with errors_as_sentences():
+    with show_errors():
         compare = partial(
             compare_sessions,
             baseline=options.baseline,

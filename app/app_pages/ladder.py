@@ -8,7 +8,7 @@ from app.ladder import commits, overview, rung_by_rung, rungs
 from app.shared import auto, sidebar, url_state
 from app.shared.machine import device_of
 from app.shared.selection import Selection
-from app.shared.widgets import errors_as_sentences, problem
+from app.shared.widgets import problem, show_errors
 
 
 def page() -> None:
@@ -20,7 +20,7 @@ def page() -> None:
         return
     ladder, over_commits = url_state.tabs(("Rungs", "History"), "kernels_tab")
     if over_commits.open:
-        with over_commits, errors_as_sentences():
+        with over_commits, show_errors():
             commits.draw(selection)
     if ladder.open:
         with ladder:

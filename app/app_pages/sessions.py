@@ -7,7 +7,7 @@ import streamlit as st
 from app.sessions import decision, ledger, snapshot_list, working_session
 from app.sessions.snapshot_list import SESSION
 from app.shared.runs import collect
-from app.shared.widgets import errors_as_sentences, problem
+from app.shared.widgets import problem, show_errors
 from engine.base.errors import AttuneError
 from engine.sessions.store import default_store
 
@@ -30,7 +30,7 @@ def page() -> None:
     snapshot_list.draw_opened(store)
     working_session.draw(store)
     snapshot_list.draw(store, infos)
-    with errors_as_sentences():
+    with show_errors():
         decision.draw_spent(infos, store)
         ledger.draw()
 

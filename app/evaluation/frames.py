@@ -21,6 +21,7 @@ from engine.history.known_time import KnownTime, is_of_this_source, name_of
 from engine.machine_code.launch_report import Residency
 from engine.model.equations import Terms
 from engine.model.occupancy import WARP_SIZE
+from kernels.variant import Config
 
 _WAVES_SHOWN = 12
 _NAME_CHARS = 44
@@ -95,8 +96,8 @@ def latencies(
 ) -> pd.DataFrame:
     """Return every known time for `app.evaluation.charts.latencies`.
 
-    `known` are times of the same problem and GPU in sessions; only the last of each kernel and
-    origin is shown.
+    `known` are times of the same problem and GPU in sessions; only the last of each kernel, config
+    and origin is shown.
     """
     words = {"device_warm": "", "device_cold": ", cold L2", "end_to_end": ", end to end"}
     rows = [(f"{variant}{words[x.kind]}", x, color) for x in own]
@@ -108,8 +109,12 @@ def latencies(
         if b.latency is not None
     ]
     last: dict[str, KnownTime] = {}
-    for t in sorted(known, key=lambda t: t.when, reverse=True):
-        last.setdefault(f"{_known_name(t)}, {t.latency.origin}", t)
+    names = [name_of(t) for t in known]
+    configs: dict[str, list[Config]] = {name: [] for name in names}
+    for name, t in zip(names, known, strict=True):
+        configs[name].append(t.config)
+    for name, t in sorted(zip(names, known, strict=True), key=lambda x: x[1].when, reverse=True):
+        last.setdefault(f"{_known_name(name, t, configs[name])}, {t.latency.origin}", t)
     rows += [
         (name[:_NAME_CHARS], t.latency, _known_color(t, grays[i % len(grays)]))
         for i, (name, t) in enumerate(last.items())
@@ -124,12 +129,13 @@ def latency_frame(rows: Iterable[tuple[str, Latency, str]]) -> pd.DataFrame:
     return Table("Times", columns, tuple(shown)).frame(dashes=False)
 
 
-def _known_name(time: KnownTime) -> str:
-    """Return the kernel's name with its config, `SDPA flash`, or a reference's own name."""
-    name = name_of(time)
+def _known_name(name: str, time: KnownTime, configs: Sequence[Config]) -> str:
+    """Return the kernel's name with its config, `SDPA flash`, or a reference's own name, with the
+    values in which `configs`, all of that name, differ."""
+    shown = sorted(time.config)
     if name != time.name:
-        return name
-    return " ".join([name, *(f"{k}={v}" for k, v in sorted(time.config.items()))])
+        shown = [k for k in shown if any(c.get(k) != time.config[k] for c in configs)]
+    return " ".join([name, *(f"{k}={time.config[k]}" for k in shown)])
 
 
 def _known_color(time: KnownTime, gray: str) -> str:

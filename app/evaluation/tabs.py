@@ -9,7 +9,7 @@ import streamlit as st
 from app.evaluation import correctness, latency, occupancy, source
 from app.evaluation.view import EvaluationView
 from app.shared import url_state
-from app.shared.widgets import errors_as_sentences
+from app.shared.widgets import show_errors
 
 
 def draw(
@@ -32,5 +32,5 @@ def draw(
     tabs = url_state.tabs(titles, key) if in_url else st.tabs(titles, key=key, on_change="rerun")
     for tab, draw_tab in zip(tabs, draws.values(), strict=True):
         if tab.open:
-            with tab, errors_as_sentences():
+            with tab, show_errors():
                 draw_tab(view)

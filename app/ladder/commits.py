@@ -8,7 +8,7 @@ from app.ladder import charts
 from app.shared import plot, runs, tables
 from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import Selection
-from app.shared.widgets import busy, errors_as_sentences, plain_markdown, problem, theme
+from app.shared.widgets import busy, plain_markdown, problem, show_errors, theme
 from engine.gate.commits import KernelHistory, Step, history_frame, history_table
 from engine.gate.trees import last_commit
 from engine.jobs.manager import JobStatus
@@ -96,7 +96,7 @@ def _draw_diff(history: KernelHistory) -> None:
         key="history_commit",
     )
     step = steps[chosen]
-    with errors_as_sentences():
+    with show_errors():
         for found in step.findings:
             icon = ":material/warning:" if found.is_regression else ":material/check:"
             st.caption(f"{icon} {plain_markdown(f'{found.verdict}: {found.what}')}")

@@ -10,7 +10,7 @@ from app.ladder.overview import DETAIL
 from app.shared import runs, url_state
 from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import variant_label
-from app.shared.widgets import busy, errors_as_sentences, plain_markdown
+from app.shared.widgets import busy, plain_markdown, show_errors
 from engine.base.table import as_markdown
 from engine.choose.auto.candidates import code_digest, unused_instructions
 from engine.devices.spec import DeviceSpec
@@ -65,7 +65,7 @@ def draw(rungs: list[Rung], chosen: str) -> None:
                 on_click=_show_rung,
                 args=(ids[place + step] if there else name,),
             )
-    with st.container(border=True, key=f"rung_{name}"), errors_as_sentences():
+    with st.container(border=True, key=f"rung_{name}"), show_errors():
         _draw_rung(by_id[name], by_id)
 
 
@@ -113,7 +113,7 @@ def _draw_rung(rung: Rung, by_id: Mapping[str, Rung]) -> None:
         on_change="rerun",
     )
     if source.open:
-        with source, errors_as_sentences():
+        with source, show_errors():
             _draw_diff(source_diff(before, variant))
     if earlier is None or earlier.counts is None or rung.counts is None:
         return
@@ -124,7 +124,7 @@ def _draw_rung(rung: Rung, by_id: Mapping[str, Rung]) -> None:
         on_change="rerun",
     )
     if code.open:
-        with code, errors_as_sentences():
+        with code, show_errors():
             _draw_machine_code(earlier, rung)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import streamlit as st
 
 from app.shared import notices, tables
-from app.shared.widgets import errors_as_sentences, plain_markdown
+from app.shared.widgets import plain_markdown, show_errors
 from engine.base.schema import decode
 from engine.sessions.session import Session
 from engine.sessions.snapshot import Decision, Spent
@@ -71,7 +71,7 @@ def draw_spent(infos: Iterable[SnapshotInfo], store: Store) -> None:
         on_change="rerun",
     )
     if opened.open:
-        with opened, errors_as_sentences():
+        with opened, show_errors():
             tables.draw(spent_table(infos, store.open).frame(), rows=_ROWS, key="spent_table")
 
 

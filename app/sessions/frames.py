@@ -19,7 +19,7 @@ def evaluations(results: Sequence[Evaluation], session: str) -> pd.DataFrame:
     """Return one row per evaluation, failures included.
 
     Args:
-        session: its title, used in names of kernels with a source other than this machine's.
+        session: its title, used in names of kernels whose source is not recorded.
     """
     columns = (
         *("status", "variant", "problem", "config", "device", "latency µs", "origin"),
@@ -46,9 +46,17 @@ def evaluations(results: Sequence[Evaluation], session: str) -> pd.DataFrame:
 
 
 def baselines(results: Iterable[Evaluation]) -> pd.DataFrame:
-    """Return `problem`, `backend`, `us`, `origin`: the warm device time of every timed backend."""
+    """Return `problem`, `backend`, `us`, `origin`: the warm device time of every timed backend.
+
+    If there are several GPUs, `problem` names the GPU, too.
+    """
+    results = list(results)
+    many = len({e.device for e in results}) > 1
     rows = [
-        (e.problem.label(), b.name, b.latency.median_us, b.latency.origin)
+        (
+            e.problem.label() + (f" on {e.device}" if many else ""),
+            *(b.name, b.latency.median_us, b.latency.origin),
+        )
         for e in results
         for b in e.baselines
         if b.latency is not None

@@ -14,7 +14,7 @@ from app.sessions import advice, charts, downloads, frames
 from app.sessions.goal import draw_status
 from app.shared import known_times, pinned, plot, tables
 from app.shared.selection import select
-from app.shared.widgets import empty, errors_as_sentences, plain_markdown, theme
+from app.shared.widgets import empty, plain_markdown, show_errors, theme
 from engine.base.errors import UnknownName
 from engine.correctness.output_error import ErrorMap
 from engine.devices import find_device
@@ -40,14 +40,14 @@ def draw(
 ) -> None:
     _head(name, snapshot, on_close, on_remove)
     for part in (_about, _folded):
-        with errors_as_sentences():
+        with show_errors():
             part(snapshot)
     if not snapshot.evaluations:
         empty(
             "nothing yet", "No evaluations in this session", "It was saved before anything was run."
         )
         return
-    with errors_as_sentences():
+    with show_errors():
         if holds_baselines_alone(snapshot.evaluations):
             _draw_baselines(snapshot)
         else:
@@ -82,7 +82,7 @@ def _draw_evaluation(snapshot: Snapshot) -> None:
     index = _choose(snapshot)
     view = _view_of(snapshot, index)
     _coordinates(view)
-    with errors_as_sentences():
+    with show_errors():
         metrics.draw(view)
         metrics.draw_notes(view.evaluation.notes if view.evaluation is not None else ())
     tabs.draw(view, "session_tab")

@@ -124,7 +124,7 @@ def problem(sentence: str, log: str = "") -> None:
 
 
 @contextmanager
-def errors_as_sentences() -> Iterator[None]:
+def show_errors() -> Iterator[None]:
     """Show an error inside as a sentence, and draw the rest of the page."""
     try:
         yield

@@ -105,7 +105,7 @@ def _taken(row: SweepRow, history: History) -> KnownTime | None:
         kernel = Kernel.of(row.variant, row.device, row.config)
     except AttuneError:
         return None
-    return history.taken(kernel, row.problem)
+    return history.known_time(kernel, row.problem)
 
 
 def _fastest_sdpa(times: Sequence[KnownTime]) -> KnownTime | None:
@@ -118,8 +118,8 @@ def beside_known(
 ) -> pd.DataFrame:
     """Return `table` with the columns `known µs`, `SDPA µs` and `against SDPA`, if any is known.
 
-    The first two column names include the origin: `SDPA µs, recorded`. A known time is what
-    `History.taken` answers. A ratio needs two measured or recorded times that were not imported,
+    The first two column names include the origin: `SDPA µs, recorded`. A known time is that of
+    `History.known_time`. A ratio needs two measured or recorded times that were not imported,
     because the method of imported times is not known.
 
     Args:

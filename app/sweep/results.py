@@ -14,10 +14,10 @@ from app.shared.roofline_chart import roofline
 from app.shared.terms import TERMS
 from app.shared.widgets import (
     empty,
-    errors_as_sentences,
     origin_badge,
     plain_markdown,
     problem,
+    show_errors,
     theme,
 )
 from app.sweep import charts, frames, point_links, tuned_configs
@@ -92,7 +92,7 @@ def draw(
     for tab, title in zip(tabs, TABS, strict=True):
         if not tab.open:
             continue
-        with tab, errors_as_sentences():
+        with tab, show_errors():
             if title == "Table":
                 _table(rows, name)
             elif title == "Not timed":

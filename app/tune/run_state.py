@@ -25,7 +25,7 @@ from app.tune.source_watch import source_digest
 from engine.attention.evaluation import Evaluation
 from engine.base.errors import WITHOUT_TIME, AttuneError, CompileError, Status
 from engine.cuda_source.sources import read_source
-from engine.history.known_time import preferred, taken_of
+from engine.history.known_time import known_time_of, preferred
 from engine.jobs.manager import JobStatus, manager
 from engine.machine_code.launch_report import Residency
 from engine.machine_code.native_library import are_libraries_built
@@ -159,7 +159,7 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
     if measured is not None and (measured.origin != "measured" or state.is_stale):
         measured = None  # a time of an older source is not one of this kernel
     known = known_times.at(selection.problem, selection.gpu_name)
-    mine = taken_of(known, selection.variant, selection.config)
+    mine = known_time_of(known, selection.variant, selection.config)
     if state.is_wrong:
         measured = mine = predicted = bound_us = None
     compiled = state.compiled or evaluation

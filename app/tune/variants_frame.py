@@ -15,10 +15,10 @@ from engine.base.units import format_bytes, format_speedup, format_us
 from engine.history.known_time import (
     KnownTime,
     Reference,
+    known_time_of,
     not_comparable,
     preferred,
     references_in,
-    taken_of,
 )
 from engine.pipeline.request import Preview
 from engine.search.ranking import SweepRow
@@ -68,7 +68,7 @@ def line(seen: Preview, swept: SweepRow | None, times: Sequence[KnownTime]) -> L
         reason=seen.unsupported or "",
         seen=seen,
         swept=swept,
-        known=taken_of(times, seen.variant, seen.config),
+        known=known_time_of(times, seen.variant, seen.config),
         references=references_in(of_name),
         sdpa=min(sdpa, key=lambda t: t.latency.median_us, default=None),
     )

@@ -385,7 +385,7 @@ def _changing(path: Path | None) -> Iterator[dict[_Key, TunedConfig]]:
     """Yield all entries by key; write the dictionary back as the caller leaves it."""
     path = path or tuned_path()
     remedy = "free some disk space or set ATTUNE_TUNED to a file that can be written"
-    with files.as_sentence(f"The tuned configs cannot be saved in {path}", remedy):
+    with files.explain_os_error(f"The tuned configs cannot be saved in {path}", remedy):
         files.make_folder(path.parent)
         with files.lock(path.with_name(f".{path.name}.lock")):
             before = {_key(e): e for e in load_tuned(path)}

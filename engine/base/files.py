@@ -2,7 +2,7 @@
 
 A file is written under a temporary name in its own folder, flushed to disk and renamed. After a
 kill, with a full disk or with a second process, there is either the old or the whole new file.
-Failures raise OSError, which `as_sentence` converts to an error with a readable message.
+Failures raise OSError, which `explain_os_error` turns into an error with a readable message.
 
 The cache has reproducible data: compiled kernels, host libraries, simulated times. An entry is one
 file: a line of JSON (SHA-256 and size of the rest), then the payload. A damaged entry counts as
@@ -50,7 +50,7 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 @contextlib.contextmanager
-def as_sentence(what: str, remedy: str = "", *, named: bool = False) -> Iterator[None]:
+def explain_os_error(what: str, remedy: str = "", *, named: bool = False) -> Iterator[None]:
     """Convert an OSError to a StoreError with the message `what (No space left on device): remedy.`
 
     Args:
@@ -404,7 +404,7 @@ def append_event(path: Path, event: Mapping[str, Any], remedy: str = CACHE_REMED
         StoreError: the disk is full or the folder cannot be written.
     """
     line = ("\n" + json.dumps(event, separators=(",", ":"), allow_nan=False) + "\n").encode()
-    with as_sentence(f"The journal {path.name} cannot be written", remedy):
+    with explain_os_error(f"The journal {path.name} cannot be written", remedy):
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             if os.write(fd, line) != len(line):
@@ -432,7 +432,7 @@ def read_lines(path: Path, offset: int) -> tuple[list[bytes], int]:
     Raises:
         StoreError: as `read_events`.
     """
-    with as_sentence(f"{path} cannot be read"):
+    with explain_os_error(f"{path} cannot be read"):
         try:
             with open_regular(path) as file:
                 file.seek(offset)

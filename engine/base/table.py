@@ -208,7 +208,7 @@ class Tabular:
         """
         path = Path(path)
         data = _written(self, path.suffix)
-        with files.as_sentence(f"{path} cannot be written", "name another file", named=True):
+        with files.explain_os_error(f"{path} cannot be written", "name another file", named=True):
             files.write(path, data)
         return path
 

@@ -119,7 +119,7 @@ def _progress(args: GateOptions) -> Callable[[str], None] | None:
 def _write(report: GateReport, args: GateOptions) -> None:
     if args.markdown is not None:
         remedy = "name another file"
-        with files.as_sentence(f"The report cannot be written to {args.markdown}", remedy):
+        with files.explain_os_error(f"The report cannot be written to {args.markdown}", remedy):
             files.write(args.markdown, to_markdown(report).encode())
     if args.json:
         print_json(to_dict(report))

@@ -400,7 +400,7 @@ def _read_cubin(args: SassOptions, path: Path) -> tuple[bytes, str | None]:
     for flag in ("define", "include", "flag"):
         if getattr(args, flag):
             raise InvalidProblem(f"--{flag} is for a FILE.cu: {path.name} is already compiled.")
-    with files.as_sentence(f"{path} cannot be read", "name another file", named=True):
+    with files.explain_os_error(f"{path} cannot be read", "name another file", named=True):
         data = files.read(path, _MAX_CUBIN)
     arch = read_cubin(data).arch
     if args.arch and args.arch.rstrip("af") != arch:

@@ -80,7 +80,7 @@ def run_executed(
     if save is not None:
         for number, buffer in enumerate(memory):
             path = save / f"pointer_{number + 1}.bin"
-            with files.as_sentence(f"{path} cannot be written"):
+            with files.explain_os_error(f"{path} cannot be written"):
                 path.write_bytes(buffer.data.tobytes())
     if as_json:
         print_json(_as_json(file, found, check))

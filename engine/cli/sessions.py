@@ -51,7 +51,9 @@ def run_export(args: SessionsExportOptions) -> int:
 
     check_new(args.output)
     text = exported(open_session(args.file), args.form, args.variant or "", args.gpu or "")
-    with files.as_sentence(f"{args.output} cannot be written", "name another file", named=True):
+    with files.explain_os_error(
+        f"{args.output} cannot be written", "name another file", named=True
+    ):
         files.create(args.output, text.encode())
     print(f"Wrote {args.output}.")
     return 0

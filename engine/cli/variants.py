@@ -241,7 +241,7 @@ def _markdown(into: Path | None, mark: str, text: str) -> int:
         print(text)
         return 0
     begin, end = f"<!-- {mark}:begin -->", f"<!-- {mark}:end -->"
-    with files.as_sentence(f"{into} cannot be rewritten", "name another file", named=True):
+    with files.explain_os_error(f"{into} cannot be rewritten", "name another file", named=True):
         try:
             whole = files.read(into, _MAX_PAGE).decode()
         except UnicodeDecodeError:

@@ -84,7 +84,7 @@ def accept(tree: Tree, kernels: Sequence[str], processes: int = 0) -> Renewed:
     written = _edited(text, numbers) + "".join(_block(b, now[id(b)]) for b in new)
     if written == text:
         return Renewed(path, (), "")
-    with files.as_sentence(f"{path} cannot be written", "make it writable"):
+    with files.explain_os_error(f"{path} cannot be written", "make it writable"):
         files.write(path, written.encode())
     subject = "Budgets of the gate renewed" if old else "Budgets of the gate"
     message = f"{subject}\n\n" + "\n".join(moved) + "\n"

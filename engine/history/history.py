@@ -35,11 +35,11 @@ from engine.cuda_source import CompiledKernel, CompileReport
 from engine.history.known_time import (
     KnownTime,
     Reference,
-    TakenTimes,
+    TimeSource,
+    known_time_of,
     points_of,
     references_in,
     source_match,
-    taken_of,
 )
 from engine.model.backward import PassTime, estimate_backward
 from engine.model.calibrate import calibrate, prepare
@@ -145,7 +145,7 @@ class Time(Tabular):
     reason: str  # limiting term, or how it was measured
 
     @classmethod
-    def taken(cls, time: KnownTime) -> Self:
+    def of_known(cls, time: KnownTime) -> Self:
         """Return a measured or recorded time."""
         x, where = time.latency, f"session {time.session}"
         return cls(x.median_us, x.low_us, x.high_us, x.origin, "", 0, where, x.reason)
@@ -213,7 +213,7 @@ class History:
             compiled anyway.
     """
 
-    times: TakenTimes | None = None
+    times: TimeSource | None = None
     work: Work = "simulate"
     shipped: bool = False
     # With `work` "look up": requests that were not found, and the work that they need.
@@ -237,8 +237,8 @@ class History:
 
         None if it cannot be launched or predicted; `estimate` gives the reason.
         """
-        if (taken := self.taken(kernel, problem)) is not None:
-            return Time.taken(taken)
+        if (known := self.known_time(kernel, problem)) is not None:
+            return Time.of_known(known)
         try:
             return Time.predicted(self.estimate(kernel, problem))
         except AttuneError:
@@ -249,14 +249,14 @@ class History:
         and PyTorch's attention."""
         return self.times.on(device, problem) if self.times is not None else ()
 
-    def taken(self, kernel: Kernel, problem: Problem) -> KnownTime | None:
+    def known_time(self, kernel: Kernel, problem: Problem) -> KnownTime | None:
         """Return the measured or recorded time of this source, config, problem and GPU.
 
         None at another clock than boost: known times are at the clock that the GPU took itself.
         """
         if kernel.device.clock != "boost":
             return None
-        return taken_of(self.at(problem, kernel.device.name), kernel.variant, kernel.config)
+        return known_time_of(self.at(problem, kernel.device.name), kernel.variant, kernel.config)
 
     def references(self, problem: Problem, device: str) -> tuple[Reference, ...]:
         """Return times of kernels with other sources on the same problem and GPU."""
@@ -361,7 +361,7 @@ class History:
 
     def points(self, kernel: Kernel, problem: Problem) -> tuple[Measurement, ...]:
         """Return the times of this source that can calibrate a prediction of such a problem; none
-        at another clock than boost, as `taken`."""
+        at another clock than boost, as `known_time`."""
         if self.times is None or kernel.device.clock != "boost":
             return ()
         mine = [

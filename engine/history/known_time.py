@@ -51,7 +51,7 @@ class KnownTime:
     series: str = ""  # series in the imported file; each series is of another kernel
 
     @property
-    def kept(self) -> str:
+    def stored_in(self) -> str:
         """`shipped`, `own snapshot` or `open session`."""
         return "shipped" if self.shipped else "own snapshot" if self.file else "open session"
 
@@ -95,7 +95,7 @@ def under_own_names(evaluations: Iterable[Evaluation], session: str) -> list[Eva
     return [e if name == e.variant else replace(e, variant=name) for e, name in names]
 
 
-class TakenTimes(Protocol):
+class TimeSource(Protocol):
     """Interface to known times; `engine.sessions.known_times.KnownTimes` implements it."""
 
     def on(
@@ -209,7 +209,7 @@ def newest_of(times: Iterable[KnownTime]) -> KnownTime | None:
     return max(warm, key=lambda t: (t.latency.origin == "measured", t.when), default=None)
 
 
-def taken_of(times: Iterable[KnownTime], variant: Variant, config: Config) -> KnownTime | None:
+def known_time_of(times: Iterable[KnownTime], variant: Variant, config: Config) -> KnownTime | None:
     """Return the time of this source and config that `newest_of` selects."""
     return newest_of(
         t
@@ -221,10 +221,9 @@ def taken_of(times: Iterable[KnownTime], variant: Variant, config: Config) -> Kn
     )
 
 
-def preferred(taken: KnownTime | None, predicted: Latency | None) -> Latency | None:
-    """Return the latency to show of a kernel: a time that was taken of this source comes before a
-    prediction."""
-    return predicted if taken is None else taken.latency
+def preferred(known: KnownTime | None, predicted: Latency | None) -> Latency | None:
+    """Return the latency to show of a kernel: a known time of this source, else the prediction."""
+    return predicted if known is None else known.latency
 
 
 def points_of(times: Iterable[KnownTime]) -> tuple[Measurement, ...]:
@@ -242,7 +241,7 @@ def points_of(times: Iterable[KnownTime]) -> tuple[Measurement, ...]:
 def are_comparable(basis: str, other: str) -> bool:
     """Whether a ratio of two times says something, by their `Latency.basis` or origin.
 
-    That of a predicted time and one that was taken does not, nor that of two that were predicted by
+    That of a predicted and a known time does not, nor that of two that were predicted by
     different methods, or of which one alone is calibrated: such a ratio is never written.
     """
     return basis == other or not (_is_predicted(basis) or _is_predicted(other))

@@ -45,9 +45,9 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 # tile, and of its later pieces.
 FIRST_ROWS, LATER_ROWS = 4096, 1024
 # Query tiles of a CTA that are scheduled one by one; a CTA with more is scaled from this many.
-_MOST_PIECES = 48
+_MAX_PIECES = 48
 _STEPS = 4  # iterations for the factor between predicted and simulated time
-_MOST_POINTS = 16  # computed points of a curve; linear in between
+_MAX_POINTS = 16  # computed points of a curve; linear in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class PersistentCtas:
     def curve(self, kernel: Kernel, launches: Launches, traffic: CurveTraffic) -> CtaCurve:
         """Return the CTA times of launches, which may only differ in their batch."""
         last = launches.size - 1
-        some = np.unique(np.geomspace(1, last + 1, min(last + 1, _MOST_POINTS)).astype(np.int64))
+        some = np.unique(np.geomspace(1, last + 1, min(last + 1, _MAX_POINTS)).astype(np.int64))
         cycles = [self._cycles(kernel, launches, int(i)) for i in some - 1]
         usual = launches.kv_rows * visited_share(launches)
         shares = np.array(cycles) / usual[some - 1][:, np.newaxis]
@@ -229,7 +229,7 @@ class PersistentCtas:
         problem, ctas = _problem(launches, i), int(launches.ctas[0, i])
         tiles = -(-problem.seqlen // int(launches.query_rows[i]))
         heads = problem.batch * problem.num_heads
-        followed = min(heads, max(1, _MOST_PIECES * ctas // tiles))
+        followed = min(heads, max(1, _MAX_PIECES * ctas // tiles))
         thinned = problem
         if followed < heads:
             thinned = replace(problem, batch=followed, num_heads=1, num_heads_kv=None)

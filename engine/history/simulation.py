@@ -58,16 +58,16 @@ from engine.model.kernel import Kernel, launch_of_pass
 from engine.model.occupancy import occupancy
 from kernels.variant import Config, Variant
 
-_MOST_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is among the first three
+_MAX_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is among the first three
 # K/V rows of CTAs that show the cost of a partial last tile, which varies with length if CTAs share
 # an SM. Longer ones are used only if they are quick to simulate.
 _CUT_ROWS = (256, 512)
-_MOST_CUT_INSTRUCTIONS = 25_000
+_MAX_CUT_INSTRUCTIONS = 25_000
 # Instructions of all CTAs simulated for one sample of a partial query tile.
-_MOST_SAMPLED = 700_000
+_MAX_SAMPLED = 700_000
 _NEAR_ROWS = 1024  # of the longest CTAs that are simulated beside slightly shorter ones
 # Turns of a CTA's warps; CTAs that end at a turn's first and last tile are simulated.
-_MOST_TURNS = 4
+_MAX_TURNS = 4
 
 
 def simulate(
@@ -186,7 +186,7 @@ def rows_in_turn(config: Config) -> tuple[int, ...]:
     takes about as long as the turn."""
     step = config.get("block_n", 1)
     turn = step * config.get("num_warps", 1)
-    ends = [n * turn for n in range(1, _MOST_TURNS + 1)]
+    ends = [n * turn for n in range(1, _MAX_TURNS + 1)]
     rows = {step, 2 * step, *ends, *(end + step for end in ends)}
     return tuple(sorted(rows | {x for x in ROWS if x > max(rows)}))
 
@@ -206,7 +206,7 @@ def longest_ctas(
         rows = float(variant.work.kv_rows(short.problem, config))
         if len(traces) > 2:
             before, trace = list(traces.items())[-1]
-            if len(trace.instruction) * rows > _MOST_INSTRUCTIONS * before:
+            if len(trace.instruction) * rows > _MAX_INSTRUCTIONS * before:
                 break
         emulator = Emulator(program, entry, launch_of_pass(short, 0))
         traces[rows] = heaviest_cta(emulator, problem.window is not None and not problem.causal)
@@ -236,7 +236,7 @@ def cut_ctas(
             launch = launch_of_pass(make_plan(variant, cut, config), 0)
             trace = Emulator(program, entry, launch).trace()[0]
             of_rows = found.setdefault(absent, {})
-            if not of_rows or len(trace.instruction) <= _MOST_CUT_INSTRUCTIONS:
+            if not of_rows or len(trace.instruction) <= _MAX_CUT_INSTRUCTIONS:
                 of_rows[float(rows)] = trace
     return found
 
@@ -273,7 +273,7 @@ def cut_query_tiles(
             emulator = Emulator(program, entry, launch)
             whole = emulator.trace()[0]
             queues = 2 * resident * (1 + min(4, resident))
-            if len(whole.instruction) * queues > _MOST_SAMPLED:
+            if len(whole.instruction) * queues > _MAX_SAMPLED:
                 continue
             found[left] = whole, emulator.trace((launch.grid[0] - 1, 0, 0))[0]
         if len(found) == len(wanted):

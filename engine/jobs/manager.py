@@ -280,7 +280,7 @@ def _claim_slot(root: Path) -> tuple[RunDir, FileLock]:
     for slot in range(64):
         run = RunDir(root / f"server{slot}")
         remedy = "point ATTUNE_CACHE_DIR at a folder that can"
-        with files.as_sentence(f"The jobs folder {run.root} cannot be written", remedy):
+        with files.explain_os_error(f"The jobs folder {run.root} cannot be written", remedy):
             run.create()
             lock = files.try_lock(run.manager_lock)
         if lock is not None:

@@ -285,7 +285,7 @@ def _looked_up(variant: Variant, request: EvaluationRequest, history: History) -
     known = None
     if seen.device is not None:
         kernel = Kernel.of(variant, seen.device, request.config)
-        known = history.taken(kernel, request.problem)
+        known = history.known_time(kernel, request.problem)
     return Rung(
         variant=variant,
         config=dict(request.config),

@@ -280,7 +280,7 @@ def _table(path: Path) -> Content:
 
 
 def _bytes_of_file(path: Path, most: int) -> bytes:
-    with files.as_sentence(f"{path} cannot be read", "name another file", named=True):
+    with files.explain_os_error(f"{path} cannot be read", "name another file", named=True):
         return files.read(path, most)
 
 

@@ -93,7 +93,7 @@ def read_table(path: str | Path) -> str:
     path = Path(path)
     try:
         # A character has at most four bytes; one more byte shows that the file is too long.
-        with files.as_sentence(f"{path} cannot be read", "name another file", named=True):
+        with files.explain_os_error(f"{path} cannot be read", "name another file", named=True):
             text = files.read(path, 4 * MAX_CHARS + 1).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidProblem(
@@ -282,7 +282,9 @@ def keep_csv(data: bytes, most_files: int = _MAX_FILES) -> str:
     path = folder / f"{name}.csv"
     if path.is_file():
         return name
-    with files.as_sentence(f"The table cannot be stored in {folder}", "a link to it will not work"):
+    with files.explain_os_error(
+        f"The table cannot be stored in {folder}", "a link to it will not work"
+    ):
         files.make_folder(folder)
         files.write(path, data)
     _remove_oldest(folder, most_files)

@@ -174,7 +174,7 @@ def bring_files(contents: Mapping[str, bytes]) -> list[Path]:
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
     folder = data_folder() / "brought" / digest.hexdigest()[:16]
     remedy = "free some disk space, or set ATTUNE_DATA_DIR to a folder that can be written"
-    with files.as_sentence(f"The files cannot be written to {folder}", remedy):
+    with files.explain_os_error(f"The files cannot be written to {folder}", remedy):
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in contents.items():
             if not (folder / name).is_file():
@@ -216,7 +216,7 @@ def fork_kernel(variant: Variant) -> Variant:
     if described.is_file():
         written[sidecar_of(Path(f"{name}.cu")).name] = described.read_text(encoding="utf-8")
     remedy = "free some disk space, or set ATTUNE_DATA_DIR to a folder that can be written"
-    with files.as_sentence(f"The copy cannot be written to {folder / name}", remedy):
+    with files.explain_os_error(f"The copy cannot be written to {folder / name}", remedy):
         files.make_folder(folder / name)
         for file, text in written.items():
             files.write(folder / name / file, text.encode())
@@ -250,6 +250,6 @@ def _write(paths: list[Path]) -> None:
     target = added_kernels_path()
     text = json.dumps({"kernels": [str(path) for path in paths]}, indent=2) + "\n"
     remedy = "free some disk space, or set ATTUNE_DATA_DIR to a folder that can be written"
-    with files.as_sentence(f"The list of own kernels cannot be written to {target}", remedy):
+    with files.explain_os_error(f"The list of own kernels cannot be written to {target}", remedy):
         files.make_folder(target.parent)
         files.write(target, text.encode())

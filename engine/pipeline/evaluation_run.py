@@ -518,8 +518,8 @@ class EvaluationRun:
             why = f"It cannot be executed in part: {error}."
             if too_big is not None:
                 return self._stop(Status.OUT_OF_MEMORY, f"{too_big} {why}")
-            if request.partial == "always":
-                return self._stop(Status.LAUNCH_ERROR, f"{plan.source.name}: {why}")
+            if request.partial == "always":  # not a fault of the kernel
+                return self._stop(Status.SKIPPED, f"{plan.source.name}: {why}")
             return self._stop(Status.TIMEOUT, f"{too_long(plan, request)} {why}")
         if isinstance(part, RunResult):
             return self._stop(part.status, part.reason, part.log)

@@ -217,7 +217,7 @@ def write_description(path: Path, toml: str, where: Where) -> Path:
         (path, f"/* attune\n{toml}*/\n{text}") if where == "in the source" else (sidecar, toml)
     )
     remedy = "fix its permissions, or save the description elsewhere by hand"
-    with files.as_sentence(f"{target} cannot be written", remedy):
+    with files.explain_os_error(f"{target} cannot be written", remedy):
         files.write(target, content.encode())
     return target
 

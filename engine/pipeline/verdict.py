@@ -351,7 +351,7 @@ def verdict_on_run(
     known = history.doing("look up")
     latency = evaluation.latency
     if latency is not None and latency.origin == "predicted":
-        latency = preferred(known.taken(kernel, problem), latency)
+        latency = preferred(known.known_time(kernel, problem), latency)
     bound_us, report, choice = None, None, None
     with suppress(AttuneError):
         bound_us = preview(replace(named, execute=False), known).bound_us

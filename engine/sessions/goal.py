@@ -359,14 +359,14 @@ def pinned_path() -> Path:
 def pin(evaluation: Evaluation) -> None:
     """Make this the baseline. Raises StoreError on a write error."""
     path = pinned_path()
-    with files.as_sentence(f"{path} cannot be written"):
+    with files.explain_os_error(f"{path} cannot be written"):
         files.make_folder(path.parent)
         files.write(path, json.dumps(encode(evaluation)).encode())
 
 
 def unpin() -> None:
     """Remove the baseline. Raises StoreError on a write error."""
-    with files.as_sentence(f"{pinned_path()} cannot be deleted"):
+    with files.explain_os_error(f"{pinned_path()} cannot be deleted"):
         pinned_path().unlink(missing_ok=True)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.attention.evaluation import Evaluation
 from engine.base import files
 from engine.base.errors import InvalidProblem, UnknownName
-from engine.base.files import as_sentence, read, write
+from engine.base.files import explain_os_error, read, write
 from engine.base.schema import file_label
 from engine.devices.environment import collect_environment
 from engine.sessions.folders import is_snapshot_name
@@ -25,7 +25,7 @@ def read_file(path: Path) -> bytes:
         UnknownName: it does not exist, cannot be read, or is a folder, pipe or device.
         StoreError: the disk is at fault.
     """
-    with as_sentence(f"{path} cannot be read", "name another file", named=True):
+    with explain_os_error(f"{path} cannot be read", "name another file", named=True):
         return read(path, MAX_BYTES + 1)
 
 
@@ -36,7 +36,7 @@ def write_file(path: Path, text: str) -> None:
         UnknownName: there is no such folder, or none that can be written.
         StoreError: the disk is at fault.
     """
-    with as_sentence(f"{path} cannot be written", "name another file", named=True):
+    with explain_os_error(f"{path} cannot be written", "name another file", named=True):
         write(path, text.encode())
 
 
@@ -137,7 +137,7 @@ def _exists_already(path: Path) -> InvalidProblem:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with files.as_sentence(f"{path} cannot be written", "name another file", named=True):
+    with files.explain_os_error(f"{path} cannot be written", "name another file", named=True):
         try:
             files.create(path, data)
         except FileExistsError:

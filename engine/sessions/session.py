@@ -216,7 +216,7 @@ class Session:
 
     def discard(self) -> None:
         """Delete the journal. Saved snapshots are kept."""
-        with files.as_sentence(f"{self.path} cannot be deleted"):
+        with files.explain_os_error(f"{self.path} cannot be deleted"):
             self.path.unlink(missing_ok=True)
 
     def refresh(self) -> None:
@@ -330,7 +330,7 @@ def working_folder() -> Path:
 def start_session(title: str = "", *, folder: Path | None = None) -> Session:
     """Start a session with a journal in `folder` (by default the user's data folder)."""
     folder = folder or working_folder()
-    with files.as_sentence(f"The folder {folder} for sessions cannot be created"):
+    with files.explain_os_error(f"The folder {folder} for sessions cannot be created"):
         files.make_folder(folder)
     session_id = uuid.uuid4().hex
     return begin_session(folder / f"{session_id}.jsonl", session_id=session_id, title=title)

@@ -544,7 +544,7 @@ def known_times_table(times: Iterable[KnownTime], variant: Variant | None = None
                 else None,
                 "launched like": None if t.is_sdpa or is_of_this_source(t) else t.name,
                 "session": t.session,
-                "stored in": t.kept,
+                "stored in": t.stored_in,
             }
             for t in times
         ),

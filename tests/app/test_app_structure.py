@@ -51,7 +51,7 @@ def test_pages_contain_no_arithmetic(page: str) -> None:
     ]
 
 
-def test_javascript_and_css_have_files_of_their_own() -> None:
+def test_javascript_and_css_are_in_separate_files() -> None:
     for path in modules():
         text = path.read_text(encoding="utf-8")
         assert "export default function" not in text, path

@@ -122,7 +122,7 @@ def test_a_link_to_a_missing_session_is_one_warning(open_app):
     assert "<b>" not in at.warning[0].value.replace("\\<", "")
 
 
-def test_across_drivers_no_verdict_unless_asked_for(open_app):
+def test_sessions_of_two_drivers_get_a_verdict_only_on_request(open_app):
     save("Old", timed(10.0))
     save("New", timed(13.0), day=2, environment={**ENVIRONMENT, "driver": "580.2"})
     at = open_app("compare")

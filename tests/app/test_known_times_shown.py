@@ -7,11 +7,13 @@ from dataclasses import replace
 import pandas as pd
 from app_driver import badge, compiled, metric, simulated, texts, until
 from made_up_history import Times
+from sessions_data import evaluation_maker, make_latency
 from sweep_data import rows_of, spec
 from test_compare_page import save
 from test_run_states import BASE
 from words import says
 
+from app.evaluation.frames import latencies
 from app.shared import known_times, tables
 from app.sweep import frames
 from app.tune import variants_frame
@@ -148,3 +150,22 @@ def test_incomparable_ratios_are_grey():
     assert html.count("color: gray") == 1
     plain = frame.head(1)
     assert tables.styled(plain) is plain
+
+
+def test_two_configs_of_another_kernel_are_two_bars() -> None:
+    made = evaluation_maker(other_latencies=(), baselines=(), source_sha256="cd" * 32)
+    times = times_of(
+        [
+            replace(made, config={"num_splits": splits, "block_n": 64}, latency=make_latency(us, 5))
+            for splits, us in ((2, 30.0), (4, 40.0))
+        ],
+        session="Mine: test data",
+    )
+    shown = latencies("v05", "#000000", (), (), times)
+    names = [name.partition(",")[0] for name in shown["name"]]
+    assert dict(zip(names, shown["median_us"], strict=True)) == {
+        "Mine kernel (cdcdcdcd) num_splits=2": 30.0,
+        "Mine kernel (cdcdcdcd) num_splits=4": 40.0,
+    }
+    (alone,) = latencies("v05", "#000000", (), (), times[:1])["name"]
+    assert alone.startswith("Mine kernel (cdcdcdcd), ")

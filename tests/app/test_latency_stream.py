@@ -253,7 +253,7 @@ def test_a_stream_of_another_tab_is_kept(open_tab, jobs):
     assert switch(other.run()).value
 
 
-def test_a_wrong_kernel_gets_no_stream_and_the_page_says_why(open_tab, jobs):
+def test_a_wrong_kernel_gets_no_stream_but_a_reason(open_tab, jobs):
     at = flip(open_tab(), on=True)
     wrong = replace(BASE, status=Status.INCORRECT, reason="512 elements are off.", latency=None)
     jobs.set(jobs.newest, **done(wrong))
@@ -318,14 +318,14 @@ def test_a_waiting_sweep_names_the_job_before_it(jobs):
 
 
 @pytest.mark.usefixtures("jobs")
-def test_a_request_that_cannot_be_measured_says_why(open_tab):
+def test_a_request_that_cannot_be_measured_gives_the_reason(open_tab):
     at = open_tab(D="80")
     assert not at.exception
     assert switch(at).disabled
     assert says(texts(at), "cannot_be_measured", "v01", "80")
 
 
-def test_a_run_is_not_mistaken_for_a_live_measurement(open_tab, jobs):
+def test_a_run_is_not_shown_as_a_live_measurement(open_tab, jobs):
     at = flip(open_tab(), on=True)
     jobs.runs_with(gpu_samples())
     at.run()

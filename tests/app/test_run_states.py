@@ -87,7 +87,7 @@ def test_a_run_passes_and_shows_its_error_and_maps(open_app, jobs):
     assert says(texts(at), "says_nothing_about")
 
 
-def test_a_runs_notes_stand_below_the_verdict(open_app, jobs):
+def test_notes_of_a_run_are_shown_below_the_verdict(open_app, jobs):
     note = "At the boost clock of 2,040 MHz; the power limit leaves about 1,500 MHz."
     jobs.answer = done(replace(BASE, notes=(note, note)))
     at = run(open_app())
@@ -171,7 +171,7 @@ def test_while_it_runs_the_button_cancels(open_app, jobs):
     assert at.button(key="run")
 
 
-def test_a_partial_verdict_is_shown_while_the_run_goes_on(open_app, jobs):
+def test_a_partial_verdict_is_shown_during_the_run(open_app, jobs):
     some = replace(BASE.execution, partial="partial: 9 of 4,096 CTAs")
     part = replace(BASE, execution=some, latency=None)
     stage = "Executing on the CPU"

@@ -31,7 +31,7 @@ def save(at):
     assert not at.exception
 
 
-def test_a_current_result_is_saved_as_it_stands_with_its_source(open_app, jobs):  # noqa: F811
+def test_a_current_result_is_saved_unchanged_with_its_source(open_app, jobs):  # noqa: F811
     jobs.answer = done(replace(BASE, source_sha256=SHA))
     at = run(until(open_app(gpu="L4"), compiled))
     save(at)

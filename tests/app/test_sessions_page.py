@@ -12,7 +12,7 @@ from test_run_states import BASE
 from words import says
 
 from app.sessions import frames
-from engine.attention.evaluation import Latency
+from engine.attention.evaluation import BaselineTiming, Latency
 from engine.base.errors import Status
 from engine.history.history import keep_prediction, predictions
 from engine.history.known_time import times_of
@@ -153,6 +153,21 @@ def test_predictions_that_were_measured_later_are_one_plot(open_app):
     )
     assert len(of_another_source.scores) == 1
     assert frames.ledger(of_another_source).empty
+
+
+def test_baselines_of_two_gpus_are_not_mixed() -> None:
+    on = [
+        replace(
+            BASE,
+            device=gpu,
+            baselines=(BaselineTiming("flash", replace(MEASURED, high_us=us, median_us=us)),),
+        )
+        for gpu, us in (("L4", 24.0), ("H200", 13.0))
+    ]
+    label = BASE.problem.label()
+    table = frames.baseline_table(on).set_index("problem")
+    assert dict(table["flash µs"]) == {f"{label} on L4": 24.0, f"{label} on H200": 13.0}
+    assert list(frames.baseline_table(on[:1])["problem"]) == [label]
 
 
 def test_a_damaged_file_is_listed_and_opening_it_gives_one_sentence(open_app, sessions_dir):

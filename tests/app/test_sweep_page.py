@@ -249,7 +249,7 @@ def test_parallel_coordinates_are_of_one_problem(swept):
     assert second["dimensions"][-1]["ticktext"] != first["dimensions"][-1]["ticktext"]
 
 
-def test_a_chosen_row_is_taken_to_tune(swept):
+def test_a_selected_row_is_opened_in_tune(swept):
     at = swept(sweep_tab="Table")
     frame = at.dataframe[0].value
     assert frame["latency µs"].is_monotonic_increasing

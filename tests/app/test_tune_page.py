@@ -62,7 +62,7 @@ def test_an_impossible_size_gives_a_message(open_app, field, value):
     assert not at.metric
 
 
-def test_a_problem_too_large_for_memory_says_how_large(open_app):
+def test_a_problem_too_large_for_memory_is_reported_with_its_size(open_app):
     at = open_app(B="65000", H="64", S="65536", gpu="H200")
     assert not at.exception
     assert "TiB" in at.error[0].value

@@ -26,7 +26,7 @@ def only_session():
     return session_module.resume_session(found)
 
 
-def test_before_the_first_run_it_says_what_is_collected(open_app):
+def test_before_the_first_run_a_text_explains_the_session(open_app):
     at = open_app("sessions")
     assert not at.exception
     assert says(texts(at), "every_run_tune")
@@ -76,7 +76,7 @@ def test_a_cancelled_run_leaves_nothing_to_wait_for(open_app, jobs):  # noqa: F8
     assert only_session().evaluations == ()
 
 
-def test_the_target_is_judged_and_a_note_is_kept(open_app, jobs):  # noqa: F811
+def test_the_state_of_the_target_is_shown_and_a_note_is_stored(open_app, jobs):  # noqa: F811
     took = Latency("recorded", 10.0, 9.9, 10.1, "test data")
     slow = Latency("recorded", 25.0, 24.9, 25.1, "test data")
     jobs.answer = done(replace(BASE, latency=took, baselines=(BaselineTiming("flash", slow),)))

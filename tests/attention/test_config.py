@@ -75,7 +75,7 @@ def test_a_damaged_file_gives_a_message_and_defaults(file: Path) -> None:
     assert found.error in evaluation.notes
 
 
-def test_evaluations_and_batches_take_the_tuned_config(file: Path) -> None:
+def test_evaluations_and_batches_use_the_tuned_config(file: Path) -> None:
     save_tuned(ENTRY, file)
     request = EvaluationRequest("v05", PROBLEM, gpu="L4", execute=False)
     assert resolve(request).config == ENTRY.config

@@ -87,7 +87,7 @@ def test_pages_are_not_executed_in_part() -> None:
         ('page_rows = "page_size"', 'page_rows = "pagesize"', "formula_name", "pagesize"),
     ],
 )
-def test_a_description_with_a_mistake_gives_a_one_sentence_error(
+def test_an_invalid_description_gives_a_one_sentence_error(
     old: str, new: str, name: str, fact: str
 ) -> None:
     v21 = by_id("v21")

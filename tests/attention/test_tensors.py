@@ -45,7 +45,7 @@ def test_every_pattern_survives_the_round_trip(dtype: Dtype) -> None:
     assert np.isnan(decode(raw(back, dtype), dtype))[~numbers].all()
 
 
-def test_fp32_stays_as_it_is() -> None:
+def test_fp32_values_are_unchanged() -> None:
     values = np.array([0.1, -np.inf, 1e-45, 3.4e38], np.float32)
     assert encode(values, "float32").tobytes() == values.tobytes()
     assert decode(values, "float32").tobytes() == values.tobytes()
@@ -125,7 +125,7 @@ def test_large_logits_saturate_and_stay_finite() -> None:
     assert np.median((weights / weights.sum(axis=1, keepdims=True)).max(axis=1)) > 0.9
 
 
-def test_structured_v_tells_rows_and_columns_apart() -> None:
+def test_structured_v_differs_by_row_and_column() -> None:
     v = decode(make_inputs(Problem(1, 1, 128, 64), kind="structured_v").v, "float16")[0, 0]
     for axis in (0, 1):
         lines = np.unique(v.round(2), axis=axis)

@@ -117,7 +117,7 @@ def test_output_is_poisoned(backend, tmp_path, inputs):
     assert np.count_nonzero(bits) == 1
 
 
-def test_changed_inputs_are_seen(backend, tmp_path, inputs):
+def test_changed_inputs_are_noticed(backend, tmp_path, inputs):
     plan = one_pass(tmp_path, "out[i] = 0; if (i == 3) v[i] = 1;", ("out", "v"))
     before = inputs.v.copy()
     fast = backend.run(plan, inputs, RunOptions())

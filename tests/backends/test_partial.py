@@ -207,6 +207,15 @@ def test_a_partial_evaluation_is_marked_as_such():
         assert part.execution.partial.startswith("partial: ")
 
 
+def test_a_kernel_that_has_no_parts_is_not_called_wrong():
+    whole = Problem(1, 1, 64, 64, direction="backward")
+    request = EvaluationRequest("v23", whole, backend="cpu", partial="always")
+    with untimed() as evaluator:
+        refused = evaluator.evaluate(request).evaluation
+    assert refused.status is Status.SKIPPED
+    assert says(refused.reason, "part_gradients")
+
+
 def test_rows_outside_the_part_are_not_checked(backend):
     run = PartialRun.choose(backend, plan_of("v01", SMALL), OPTIONS)
     prepared = run.prepare(0, "normal")

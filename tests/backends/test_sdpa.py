@@ -81,7 +81,7 @@ def test_read_only_and_strided_arrays_are_taken() -> None:
     assert np.array_equal(found, expected)
 
 
-def test_inputs_are_left_alone() -> None:
+def test_inputs_are_not_modified() -> None:
     inputs = make_inputs(Problem(1, 2, 33, 32, True))
     before = [x.copy() for x in (inputs.q, inputs.k, inputs.v)]
     sdpa_same_dtype(inputs)

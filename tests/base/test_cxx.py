@@ -31,7 +31,7 @@ def pretend_compiler(path, version, exit_code=0):
 
 
 @pytest.mark.usefixtures("path_folder", "no_ziglang")
-def test_no_compiler_says_how_to_get_one():
+def test_a_missing_compiler_gives_installation_instructions():
     with pytest.raises(ToolMissing) as error:
         find_toolchain()
     text = str(error.value)

@@ -87,7 +87,7 @@ def test_other_ports_get_no_access_and_no_cookie(
 
 
 @pytest.mark.exhaustive
-def test_the_token_given_under_localhost_leads_to_the_servers_own_name(
+def test_a_token_given_under_localhost_redirects_to_the_servers_own_name(
     browser: Browser, closed: tuple[Server, str]
 ) -> None:
     server, url = closed

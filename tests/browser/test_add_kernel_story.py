@@ -164,7 +164,7 @@ def run_and_read(app: Driver) -> str:
 
 
 @pytest.mark.exhaustive
-def test_a_half_kernel_and_a_cubin_are_judged_saved_and_compared_with_a_rung(new_tab, server):
+def test_a_half_kernel_and_a_cubin_are_checked_saved_and_compared_with_a_rung(new_tab, server):
     app = new_tab("/?gpu=L4&B=1&H=2&S=70&variant=v08")
     assert "Correct" in run_and_read(app)
 

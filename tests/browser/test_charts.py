@@ -74,7 +74,7 @@ def test_a_missing_plotly_is_reported_and_loaded_later(new_tab):
 
 
 @pytest.mark.exhaustive
-def test_a_figure_that_cannot_be_drawn_says_why_and_the_next_one_can(new_tab):
+def test_a_failed_figure_shows_its_error_and_the_next_one_is_drawn(new_tab):
     app = new_tab("/?variant=v02&S=512&tab=Occupancy")
     waves = app.page.locator(chart("waves"))
     expect(waves.locator(".main-svg").first).to_be_visible(timeout=WAIT_MS)

@@ -45,7 +45,7 @@ def finished(app) -> None:
     expect(app.page.get_by_text("Finished after").first).to_be_visible(timeout=SWEEP_MS)
 
 
-def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab, server):
+def test_start_watch_cancel_resume_and_open_the_best_in_tune(new_tab, server):
     app = new_tab("/sweep?variant=v05&gpu=L4&S=64")
     unfold(app)
     text(app, "sweep_S", "64:256:x2")

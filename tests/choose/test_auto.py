@@ -472,7 +472,7 @@ def test_an_outdated_table_is_reported(
 
 
 @pytest.mark.parametrize("gpu", ["A100 80GB SXM", "L4", "RTX 5090", "H200"])
-def test_gradients_are_taken_from_a_table_of_their_own(
+def test_gradients_have_a_separate_table(
     gpu: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))

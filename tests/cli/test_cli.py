@@ -322,7 +322,7 @@ def test_bad_usage_gives_a_one_sentence_error(
         ("devices L4 T4", "unrecognized_arguments", ("T4",)),
     ],
 )
-def test_a_misspelled_word_is_answered_with_the_nearest(
+def test_a_misspelled_option_suggests_the_nearest(
     capsys: pytest.CaptureFixture[str], argv: str, name: str, facts: tuple[str, ...]
 ) -> None:
     assert main(argv.split()) == 2

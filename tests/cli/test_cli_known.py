@@ -58,7 +58,7 @@ def test_figures_of_auto_name_its_kernel(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.usefixtures("timed")
-def test_bench_gets_the_known_times(
+def test_bench_uses_the_known_times(
     monkeypatch: pytest.MonkeyPatch, set_local_gpu: Callable[..., None]
 ) -> None:
     seen = []

@@ -229,7 +229,7 @@ def test_figures_of_all_passes_are_added(capfd: pytest.CaptureFixture[str]) -> N
         ),
     ],
 )
-def test_mistakes_give_one_sentence_errors(
+def test_invalid_options_give_one_sentence_errors(
     argv: list[str],
     name: str,
     facts: tuple[str, ...],

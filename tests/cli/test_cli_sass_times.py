@@ -169,7 +169,7 @@ def test_usual_spellings_of_flags() -> None:
         ([*PLAIN, "--gpu", "GH200", "--clock", "sustained"], "no_power_limit", ("GH200",)),
     ],
 )
-def test_mistakes_give_one_sentence_errors(
+def test_invalid_options_give_one_sentence_errors(
     argv: list[str],
     name: str,
     facts: tuple[str, ...],

@@ -58,7 +58,7 @@ def file_of(folder: Path, name: str, snapshot: Snapshot) -> str:
     return str(path)
 
 
-def test_the_list_shows_what_ships_and_filters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_has_shipped_sessions_and_filters(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sessions", "--gpu", "L4", "--json"]) == 0
     assert [info["name"] for info in json.loads(capsys.readouterr().out)] == [SHIPPED]
     assert main(["sessions", "list", "--problem", "S128 D64", "--variant", "v01"]) == 0
@@ -128,7 +128,7 @@ def test_impossible_commands_give_one_sentence(
     assert err.count("\n") == 1
 
 
-def test_report_takes_its_form_from_the_name(
+def test_the_format_of_a_report_follows_the_file_name(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     page, text = tmp_path / "r.html", tmp_path / "r.md"

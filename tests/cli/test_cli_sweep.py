@@ -130,7 +130,7 @@ def test_options_become_requests(
     assert {line["config.num_splits"] for line in lines} == {"1", "2"}
 
 
-def test_presets_stand_alone_or_beside_the_axes(
+def test_presets_replace_or_extend_the_axes(
     tmp_path: Path, made_up: list[EvaluationRequest]
 ) -> None:
     base = ["v01", "--defaults-only", "--gpu", "L4", "--no-execute", "--preset", "l4-s64"]
@@ -225,7 +225,7 @@ def test_an_interrupted_sweep_says_how_to_resume(
         (["v01", "--dask", "", "--dry-run"], InvalidProblem, "scheduler_address", "''"),
     ],
 )
-def test_mistakes_give_one_sentence_errors(
+def test_invalid_options_give_one_sentence_errors(
     argv: list[str], error: type[Exception], code: str, fact: str
 ) -> None:
     with raises(error, code, fact):
@@ -233,7 +233,7 @@ def test_mistakes_give_one_sentence_errors(
 
 
 @pytest.mark.usefixtures("made_up")
-def test_resume_takes_no_other_axes_and_a_journal_is_never_overwritten(tmp_path: Path) -> None:
+def test_resume_refuses_other_axes_and_no_journal_is_overwritten(tmp_path: Path) -> None:
     journal = str(tmp_path / "s.jsonl")
     run("v01", "--gpu", "L4", "--journal", journal, "--json")
     with raises(InvalidProblem, "resume_with_choice", "--seqlen"):

@@ -66,7 +66,7 @@ def test_a_damaged_file_gives_a_one_sentence_error(
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_evaluate_says_where_its_config_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_names_the_origin_of_its_config(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["evaluate", "v05", "--seqlen", "128", "--gpu", "L4", "--backend", "cpu", "--json"]
     assert main(asked) == 0
     out = json.loads(capsys.readouterr().out)

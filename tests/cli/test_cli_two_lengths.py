@@ -93,7 +93,7 @@ def test_recommend_batch_counts_the_memory_of_the_cache(
 
 
 @pytest.mark.slow
-def test_a_sweep_takes_lengths_of_keys(tmp_path: Path) -> None:
+def test_a_sweep_accepts_key_lengths(tmp_path: Path) -> None:
     path = tmp_path / "decode.jsonl"
     argv = ["sweep", "v05", "-S", "1", "--seqlen-kv", "64,128", "--gpu", "L4", "--no-execute"]
     argv += ["--tunable", "num_splits=1,4", "--defaults-only", "--journal", str(path), "--json"]

@@ -365,7 +365,9 @@ def test_encryption_needs_certificates() -> None:
         _use("tls://127.0.0.1:8786", first_request(TINY))
 
 
-def test_without_distributed_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_distributed_gives_installation_instructions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with raises(ToolMissing, "distributed_missing"):
         _use("tcp://127.0.0.1:8786", first_request(TINY))

@@ -306,7 +306,7 @@ class TestMostSlicesInFloat32:
         found = judge(self.inputs, out, self.expected)
         assert (found.nonfinite_count, found.bad_count) == (32, 33)
 
-    def test_scores_beyond_float32_are_judged_in_float64(self) -> None:
+    def test_scores_beyond_float32_are_checked_in_float64(self) -> None:
         inputs = make_inputs(Problem(1, 80, 16, 32))
         expected = expect(inputs, float64_work=2e4)
         expected = replace(expected, in_float32=expected.in_float32 + 1)

@@ -98,7 +98,7 @@ class TestKvSplit:
         assert_named(found, "fusion_rescale", phrase, ("weights_of_fusion",))
 
     @pytest.mark.parametrize("split", [0, 2, 3])
-    def test_a_split_left_out(self, split: int, causal: bool, kind: InputKind) -> None:
+    def test_a_missing_split(self, split: int, causal: bool, kind: InputKind) -> None:
         kernel = Kernel(num_splits=4, skipped_split=split)
         found = diagnosed(kernel, Problem(1, 2, 512, 64, causal), kind)
         first = split * 128
@@ -147,7 +147,7 @@ class TestAddresses:
         where = next(f for f in found.findings if f.pattern == "one_head")
         assert "batch 0, head 2" in where.sentence
 
-    def test_a_batch_left_out_of_the_offset(self, causal: bool, kind: InputKind) -> None:
+    def test_an_offset_without_the_batch(self, causal: bool, kind: InputKind) -> None:
         kernel = Kernel(k_slice=lambda i, p: i % p.num_heads)
         found = diagnosed(kernel, Problem(3, 2, 200, 64, causal), kind)
         assert_named(found, "head_stride", ("bug_head_read", "K"), ("offset_without_batch",))

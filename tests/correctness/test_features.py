@@ -138,7 +138,7 @@ def test_lengths_are_drawn_by_their_seed() -> None:
 
 
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
-def test_a_preset_has_a_source_and_a_rung_that_takes_it(preset: Preset) -> None:
+def test_a_preset_has_a_source_and_a_rung_that_supports_it(preset: Preset) -> None:
     assert preset.source
     problem = preset.problem
     configs = [(v, resolve_config(v, {}, problem, None).values) for v in LADDER]
@@ -192,7 +192,7 @@ _RUNS = [(v, p, s) for v in TAKING for p in PROBLEMS for s in ("in_order", "rand
     one_in(199, _RUNS, slow=997),
     ids=lambda value: value.label() if isinstance(value, Problem) else value,
 )
-def test_kernels_are_right(
+def test_kernels_with_features_are_correct(
     cpu: CpuBackend, variant_id: str, problem: Problem, schedule: str
 ) -> None:
     variant = by_id(variant_id)
@@ -231,7 +231,9 @@ _BUILDS = [
 @pytest.mark.parametrize(
     ("variant_id", "number", "head_dim", "dtype"), one_in(298, _BUILDS, slow=10**4)
 )
-def test_machine_code_is_right(variant_id: str, number: int, head_dim: int, dtype: Dtype) -> None:
+def test_machine_code_with_features_is_correct(
+    variant_id: str, number: int, head_dim: int, dtype: Dtype
+) -> None:
     variant, asked = by_id(variant_id), PROBLEMS[number]
     heads = 2 if variant.gqa else None
     problem = dataclasses.replace(asked, head_dim=head_dim, dtype=dtype, num_heads_kv=heads)

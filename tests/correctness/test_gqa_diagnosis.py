@@ -77,7 +77,7 @@ def test_a_sample_of_the_heads_has_their_own_kv() -> None:
     np.testing.assert_allclose(reference(chosen)[0], whole[some.slices], atol=1e-12)
 
 
-def test_right_output_passes() -> None:
+def test_a_correct_gqa_output_passes() -> None:
     inputs = make_inputs(GQA)
     made = judged(inputs, attention(inputs, right))
     assert made.passed, made.reason

@@ -106,7 +106,7 @@ def test_maps_are_never_larger_than_a_chart(problem: Problem) -> None:
     assert rows.values.shape[0] * rows.rows_per_cell >= problem.seqlen
 
 
-def test_nan_stays_nan_in_its_cells_and_nowhere_else() -> None:
+def test_nan_is_kept_only_in_its_own_cells() -> None:
     inputs = make_inputs(Problem(1, 2, 200, 32))
     out = reference(inputs)
     out[0, 1, 70, 5] = np.inf
@@ -117,7 +117,7 @@ def test_nan_stays_nan_in_its_cells_and_nowhere_else() -> None:
     assert broken.all(axis=1).tolist() == [False, True, False, False] or not broken.any()
 
 
-def test_what_was_not_compared_is_marked() -> None:
+def test_elements_that_were_not_compared_are_marked() -> None:
     inputs = make_inputs(Problem(2, 8, 600, 16))
     expected = expect(inputs, coverage=choose_coverage(inputs.problem, 1e7))
     maps = by_name(check_against(expected, Kernel().run(inputs))[1])
@@ -158,7 +158,7 @@ class TestKeyTiles:
         assert found[3].min() > 20 * right.max()
         assert found[3].max() < 3 * found[3].min()
 
-    def test_a_right_output_stays_within_rounding(self) -> None:
+    def test_maps_of_a_correct_output_show_only_rounding(self) -> None:
         assert self.worst_tile(Kernel(), Problem(1, 1, 512, 64)).max() < 1e-3
 
 

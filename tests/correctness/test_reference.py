@@ -69,7 +69,7 @@ def test_agrees_with_the_textbook_on_two_lengths(seqlen: int, keys: int, dtype: 
 
 
 @pytest.mark.slow
-def test_memory_stays_bounded_with_few_queries() -> None:
+def test_memory_of_the_reference_is_bounded_with_few_queries() -> None:
     problem = Problem(1, 64, 1, 64, seqlen_kv=4096)
     inputs = make_inputs(problem)
     tracemalloc.start()

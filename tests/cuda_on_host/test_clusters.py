@@ -63,7 +63,7 @@ def test_every_kernel_has_an_expectation():
 
 # The check build finds no error in them; the fast build is tested in the slow tier.
 @pytest.mark.parametrize("check", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_right_kernels(client, kernels, check):
+def test_correct_kernels_give_no_finding(client, kernels, check):
     for entry, expected in RIGHT.items():
         for schedule in SCHEDULES:
             result = planted.run(client, _library(kernels, check), entry, schedule=schedule)
@@ -76,7 +76,7 @@ def test_right_kernels(client, kernels, check):
     ("entry", "schedule"),
     one_in(len(SCHEDULES), [(e, s) for e in WRONG for s in SCHEDULES], slow=4),
 )
-def test_mistakes_are_named_with_their_line(client, kernels, entry, schedule):
+def test_bugs_are_reported_with_their_line(client, kernels, entry, schedule):
     result = planted.run(client, _library(kernels, True), entry, schedule=schedule)
     assert result.status in FAULTS
     kinds = WRONG[entry] if isinstance(WRONG[entry], tuple) else (WRONG[entry],)
@@ -117,7 +117,7 @@ def test_launches_that_do_not_fit(client, kernels, grid, cluster, name, facts):
     assert says(result.reason, name, *facts)
 
 
-def test_dimensions_are_read_behind_the_preprocessor():
+def test_cluster_dimensions_are_read_after_the_preprocessor():
     text = (
         "namespace a { template <int N> void COH_CLUSTER_DIMS((N > 2 ? 2 : 1), 1)\n"
         "fwd(const float *q, int (*f)(int)) { q[0]; } }\n"

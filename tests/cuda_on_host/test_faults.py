@@ -56,7 +56,7 @@ def test_stack_overflow(client, faults):
     assert says(result.reason, "stack_overflow")
 
 
-def test_write_behind_the_buffer_breaks_the_guard(client, faults):
+def test_a_write_past_a_buffer_is_noticed_in_the_guard_zone(client, faults):
     result = planted.run(client, faults[False], "just_behind_the_buffer")
     assert result.status is Status.OUT_OF_BOUNDS
     assert not result.guards_intact
@@ -64,14 +64,14 @@ def test_write_behind_the_buffer_breaks_the_guard(client, faults):
     assert says(result.reason, "guard_zone_written", "1024 of buffer 'out'", "(1024 bytes)")
 
 
-def test_guard_zone_has_the_size_that_was_asked_for(client, faults):
+def test_guard_zone_has_the_requested_size(client, faults):
     """A write far past the end faults at once with a small guard zone, but not with a large one."""
     result = planted.run(client, faults[False], "beyond_the_buffer", slack_bytes=1 << 20)
     assert result.status is Status.OUT_OF_BOUNDS
     assert not result.guards_intact  # 1,024,000 bytes past the end: within the guard zone
 
 
-def test_write_behind_odd_dynamic_memory(client, faults):
+def test_a_write_past_odd_sized_dynamic_shared_memory(client, faults):
     good = planted.run(client, faults[False], "behind_odd_shared", dynamic_smem_bytes=1024)
     assert good.status is Status.PASSED
     bad = planted.run(client, faults[False], "behind_odd_shared", dynamic_smem_bytes=1000)
@@ -118,7 +118,7 @@ def test_changed_input_is_reported(client, faults):
     assert result.changed_inputs == ("in",)
 
 
-def test_what_the_kernel_prints_is_in_the_log(client, faults):
+def test_output_of_printf_is_in_the_log(client, faults):
     first = planted.run(client, faults[False], "prints")
     assert first.log == "n is 256"
     assert planted.run(client, faults[False], "well_behaved").log == ""

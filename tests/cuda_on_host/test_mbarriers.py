@@ -135,7 +135,7 @@ def test_schedule_dependent_faults_are_warnings(client, library, kernel, kind, n
     assert says(result.warnings[0], name, *facts)
 
 
-def test_groups_may_take_a_barrier_in_turn(client, library):
+def test_groups_may_use_a_barrier_in_turn(client, library):
     result = planted.run(client, library, "one_barrier_in_turn")
     assert result.status is Status.PASSED, result.reason
     assert not result.warnings

@@ -135,7 +135,9 @@ def test_a_missing_barrier_is_not_reported_as_missing_fence(client, bugs):
         ("barrier_passed_by", False, True),
     ],
 )
-def test_a_race_says_whether_a_barrier_is_skipped(client, bugs, entry, of_one_value, diverges):
+def test_a_race_report_tells_whether_a_barrier_is_skipped(
+    client, bugs, entry, of_one_value, diverges
+):
     """A barrier that the thread has not reached yet does not diverge."""
     reason = planted.run(client, bugs, entry, schedule="in_order").reason
     assert says(reason, "barrier_diverges") is diverges

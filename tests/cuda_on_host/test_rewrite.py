@@ -62,7 +62,7 @@ def test_declarations_outside_functions():
         rewrite_shared(text + "void g(float *smem) {}\n", "k.cu")
 
 
-def test_lines_stay_in_place():
+def test_lines_keep_their_numbers():
     text = "void f() {\n  __shared__\n    float a[4],\n    b[8];\n  use(a); // line 5\n}\n"
     rewritten = rewrite_shared(text, "k.cu")
     assert rewritten.splitlines()[4] == "  use(a); // line 5"
@@ -113,7 +113,7 @@ def test_headers_beside_the_source_are_translated_once(tmp_path):
     assert "COH_SHARED_AT_FILE_SCOPE(1, b, , int)" in files["b.cuh"]
 
 
-def test_headers_of_one_name_stay_apart(tmp_path):
+def test_headers_of_one_name_are_not_mixed(tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "types.cuh").write_text("int outer;\n")
     (tmp_path / "deep" / "types.cuh").write_text("int inner;\n")

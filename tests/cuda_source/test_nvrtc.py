@@ -63,7 +63,7 @@ def test_every_arch_this_nvrtc_knows(data: Path) -> None:
         assert f"for '{arch}'" in kernel.log
 
 
-def test_the_arch_specific_target_takes_its_instructions(cuda_file: Callable[..., Path]) -> None:
+def test_the_arch_specific_target_accepts_its_instructions(cuda_file: Callable[..., Path]) -> None:
     source = cuda_file(
         'extern "C" __global__ void k() { asm volatile("wgmma.fence.sync.aligned;"); }\n'
     )
@@ -135,7 +135,7 @@ def test_invalid_archs(arch: str, data: Path) -> None:
         compile_kernel(data / "two_entries.cu", TILE, arch, ENTRIES)
 
 
-def test_the_cache_answers_the_second_time(data: Path, cache_dir: Path) -> None:
+def test_the_second_compile_is_a_cache_hit(data: Path, cache_dir: Path) -> None:
     first = compile_kernel(data / "two_entries.cu", TILE, "sm_89", ENTRIES)
     assert len(cached_files(cache_dir)) == 1
     assert cached_compile(data / "two_entries.cu", TILE, "sm_89", ENTRIES) == first

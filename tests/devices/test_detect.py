@@ -227,7 +227,7 @@ def test_a_reading_queries_the_clock_first_and_few_values(
     }
 
 
-def test_memory_errors_are_told_apart(software_nvml: SoftwareNvml) -> None:
+def test_memory_errors_are_distinguished(software_nvml: SoftwareNvml) -> None:
     """The counters that CUDA's error 214 refers to."""
     software_nvml.has(described("H200"))
     software_nvml.says("ecc_corrected=5 ecc_uncorrected=1")

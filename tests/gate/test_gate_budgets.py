@@ -46,7 +46,7 @@ def test_only_exceeded_budgets_are_reported() -> None:
     assert says(found.what, "its_budget_is", "100", "99")
 
 
-def test_numbers_are_replaced_where_they_stand() -> None:
+def test_numbers_are_replaced_in_place() -> None:
     text = ONE_PROBLEM + BUDGET + BUDGET.replace("50", "70") + "\n[thresholds]\nregisters = 0.5\n"
     edited = _edited(text, {1: {"registers": 96, "simulated_us": 6.1, "spill_bytes": 0}})
     assert edited == text.replace("registers = 70", "registers = 96").replace(
@@ -82,7 +82,7 @@ def test_a_kernel_that_is_not_there(
 
 
 @pytest.mark.slow
-def test_budgets_are_judged_renewed_and_then_kept(
+def test_budgets_are_checked_renewed_and_then_met(
     repo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edit(kernel_file(repo, "v08"), ("once for all tiles.", "once for all of the tiles."))

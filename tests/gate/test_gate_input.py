@@ -41,7 +41,7 @@ def gate(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
     return code, out.out, out.err
 
 
-def test_a_revision_holds_what_kernels_are_made_of(repo: Path, tmp_path: Path) -> None:
+def test_a_revision_contains_kernels_headers_and_settings(repo: Path, tmp_path: Path) -> None:
     tree = open_tree("HEAD", repo, tmp_path / "base")
     assert tree.commit == git(repo, "rev-parse", "HEAD").strip()
     assert "attune-gate.toml" in tree.names

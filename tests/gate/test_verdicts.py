@@ -70,7 +70,7 @@ def test_each_count_that_is_worse_is_a_regression(changed: dict[str, float]) -> 
         {"simulated_us": 44.0},
     ],
 )
-def test_what_is_within_its_threshold_has_no_verdict(changed: dict[str, float]) -> None:
+def test_a_change_within_its_threshold_has_no_verdict(changed: dict[str, float]) -> None:
     assert verdicts(**changed) == []
 
 

@@ -404,7 +404,7 @@ def test_a_time_of_an_older_source_is_not_shown_on_tune() -> None:
         assert view_of(selection, state).latency == expected
 
 
-def test_kernels_of_another_source_have_names_of_their_own() -> None:
+def test_kernels_of_another_source_have_different_names() -> None:
     """Two kernels of the L4 study took 543 and 579 µs on one problem: their names differ."""
     from engine.history import History
     from engine.sessions.known_times import KnownTimes

@@ -259,7 +259,7 @@ def test_tensors_that_do_not_match_give_a_one_sentence_error(
         ),
     ],
 )
-def test_mistakes_give_messages(
+def test_invalid_arguments_give_messages(
     call: Any, kind: type[Exception], name: str, facts: tuple[str, ...]
 ) -> None:
     with raises(kind, name, *facts):

@@ -93,7 +93,7 @@ def test_two_tabs_read_one_stream_to_its_end(manager: JobManager) -> None:
 
 
 @pytest.mark.slow
-def test_an_evaluation_is_served_in_between(manager: JobManager) -> None:
+def test_an_evaluation_interrupts_a_stream(manager: JobManager) -> None:
     live = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(live).samples))
     single = manager.submit(REQUEST)
@@ -146,7 +146,7 @@ def test_a_stream_ends_if_nobody_reads_it(manager: JobManager) -> None:
     assert manager.read_stream(waiting).kind is None
 
 
-def test_a_closed_tab_does_not_hold_up_the_next_job(manager: JobManager) -> None:
+def test_a_closed_tab_does_not_delay_the_next_job(manager: JobManager) -> None:
     closed = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(closed).samples))
     age_last_poll(manager, closed, UNSEEN_IN_THE_WAY_S)

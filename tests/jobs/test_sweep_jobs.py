@@ -213,7 +213,7 @@ def test_an_evaluation_does_not_wait_for_the_sweep(shared: JobManager) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_loses_no_row_and_the_sweep_goes_on(manager: JobManager) -> None:
+def test_a_killed_worker_loses_no_row_and_the_sweep_continues(manager: JobManager) -> None:
     wanted = spec(24)
     job_id = manager.submit_sweep(wanted)
     seen: dict[str, object] = {}
@@ -359,7 +359,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.exhaustive
-def test_a_worker_without_its_gpu_starts_anew_and_goes_on(tmp_path: Path) -> None:
+def test_a_worker_that_lost_its_gpu_restarts_and_continues(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.create()
     request = encode(spec(3))

@@ -137,7 +137,7 @@ def test_continued_lines_of_a_header_are_joined(tmp_path: Path) -> None:
     assert header_of(mine) == said
 
 
-def test_a_config_that_takes_the_problem_is_found() -> None:
+def test_a_config_that_supports_the_problem_is_found() -> None:
     longer = replace(PROBLEM, seqlen=256)
     assert v12.unsupported(longer, v12.default_config()) is not None
     request = request_of(v12, longer, "L4")
@@ -198,7 +198,7 @@ def test_the_source_diff_is_of_code_alone() -> None:
     assert says(Diff("", 1, 0).summary(), "lines_changed", "1 line", "0")
 
 
-def test_a_default_that_does_not_take_the_problem_is_changed_no_more_than_needed() -> None:
+def test_an_unsupported_default_config_is_changed_as_little_as_possible() -> None:
     v20 = LADDER.by_id("v20")  # made for D = 64
     request = request_of(v20, Problem(1, 32, 2048, 128), "H200")
     assert request.config == v20.default_config() | {"block_n": 64}

@@ -222,7 +222,7 @@ def test_machine_code_gives_the_gradients(evaluator: Evaluator, name: str) -> No
 
 
 @pytest.mark.exhaustive
-def test_auto_takes_a_backward_rung() -> None:
+def test_auto_chooses_a_backward_rung() -> None:
     device = find_device("A100 80GB SXM")
     problem = Problem(1, 4, 256, 64, direction="backward")
     choice = choose(problem, device, None, History())

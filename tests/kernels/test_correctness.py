@@ -78,7 +78,7 @@ def _numbers(variant: Variant) -> list[int]:
     ("variant_id", "number"),
     of_each([(v.id, number) for v in LADDER for number in _numbers(v)], every=9, slow=4),
 )
-def test_variant_is_right(cpu: CpuBackend, variant_id: str, number: int) -> None:
+def test_a_variant_is_correct(cpu: CpuBackend, variant_id: str, number: int) -> None:
     variant, case = by_id(variant_id), _cases(variant_id)[number]
     problem = _problem(case)
     config = fitting_config(variant, problem, {t.name: case[t.name] for t in variant.tunables})

@@ -227,7 +227,7 @@ def test_a_file_off_the_ladder_has_its_own_name() -> None:
         ("/* attune", "/* other", 1, "description_block_missing", []),
     ],
 )
-def test_a_mistake_names_its_line(
+def test_an_error_in_a_description_names_its_line(
     old: str, new: str, line: int, name: str, facts: list[str]
 ) -> None:
     assert SOURCE.count(old) >= 1

@@ -73,7 +73,7 @@ def test_the_command_line_accepts_fewer_kv_heads(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-def test_a_sweep_and_a_recommendation_take_them(
+def test_a_sweep_and_a_recommendation_accept_shared_heads(
     tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal = str(tmp_path / "gqa.jsonl")

@@ -45,13 +45,13 @@ def test_ids_are_unique_and_ascending() -> None:
 
 
 @each_variant
-def test_by_id_takes_id_and_name(variant: Variant) -> None:
+def test_by_id_accepts_id_and_name(variant: Variant) -> None:
     hash(variant)  # pages cache by variant
     assert by_id(variant.id) is variant
     assert by_id(variant.name) is variant
 
 
-def test_by_id_rejects_what_is_not_there() -> None:
+def test_by_id_rejects_unknown_names() -> None:
     with pytest.raises(KeyError):
         by_id("v99")
 

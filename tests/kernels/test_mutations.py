@@ -122,7 +122,7 @@ _OF_CLUSTERS = ("a CTA leaves without the other",)
     ],
     ids=_id,
 )
-def test_a_mistake_between_the_ctas_of_a_cluster_is_found_and_named(
+def test_a_bug_between_the_ctas_of_a_cluster_is_found_and_named(
     evaluator: Evaluator, mutation: Mutation, tmp_path: Path
 ) -> None:
     seen = look(evaluator, mutation, "v19", "check", tmp_path)

@@ -156,7 +156,7 @@ def test_the_explanation_names_maps_clusters_and_registers() -> None:
         ("[24, 240, 240]", "[]", 21, "description_sizes", ["warpgroup_registers", "0"]),
     ],
 )
-def test_a_mistake_names_its_line(
+def test_an_error_in_a_description_names_its_line(
     old: str, new: str, line: int, name: str, facts: list[str]
 ) -> None:
     assert old in SOURCE

@@ -71,7 +71,7 @@ def _assert_right(
 
 
 @pytest.mark.parametrize(("variant_id", "number"), of_each(CASES, every=24, slow=8))
-def test_variant_is_right(cpu: CpuBackend, variant_id: str, number: int) -> None:
+def test_a_variant_is_correct(cpu: CpuBackend, variant_id: str, number: int) -> None:
     variant = by_id(variant_id)
     _assert_right(cpu, variant, _problem(variant, number), number)
 

@@ -74,7 +74,7 @@ def test_a_parameter_outside_of_the_parameters_is_a_damaged_cubin(
         read_cubin(moved)
 
 
-def test_arguments_lie_where_the_entry_has_its_parameters() -> None:
+def test_arguments_are_at_the_offsets_of_the_parameters() -> None:
     entry = Entry("k", 8, 0, 0, (Parameter(0, 8), Parameter(8, 4)), 0x160, {})
     launch = Launch((2, 3, 4), (32, 1, 1), 0, (bytes(range(8)), b"\x07\0\0\0"))
     bank = constant_bank(entry, "sm_80", launch)

@@ -203,7 +203,7 @@ def test_heads_of_the_first_ctas_follow_their_indices(
     assert len(KvOrder((1 << 30, 65_000, 65_000), (1 << 30, 1, 1)).first(5)) == 5
 
 
-def test_a_cold_launch_reads_each_unit_once_and_leaves_what_it_writes_in_l2() -> None:
+def test_a_cold_launch_reads_each_unit_once_and_keeps_its_writes_in_l2() -> None:
     read = SharedBytes(1000, (2, 1, 1))
     written = SharedBytes(500, (1, 1, 1), None, 500)
     grid, touched = (8, 1, 1), 4 * 1000 + 8 * 500

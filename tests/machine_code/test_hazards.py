@@ -243,7 +243,7 @@ def test_a_missing_barrier_is_named_by_both_instructions_and_lines(cubin_file: P
     assert "STS at 0x" in plain[0].sentence
 
 
-def test_a_loop_that_overwrites_what_others_read(cubin_file: Path) -> None:
+def test_a_loop_that_overwrites_values_that_are_still_read_is_a_hazard(cubin_file: Path) -> None:
     found = {(h.kind, h.before.opcode, h.now.opcode) for h in found_in(cubin_file, "once_more")}
     # Which of the two is found depends on the order of warps.
     assert found

@@ -213,9 +213,7 @@ SHARED_WRITES = {
 
 
 @pytest.mark.parametrize("way", SHARED_WRITES)
-def test_a_product_of_a_warpgroup_reads_what_was_stored_since_the_last_one(
-    way: str, tmp_path: Path
-) -> None:
+def test_wgmma_reads_values_stored_since_the_previous_one(way: str, tmp_path: Path) -> None:
     """Eight ones at K 0 to 7 of column 1, at their swizzled address, replace zeros."""
     body = f"""
     __shared__ __align__(1024) unsigned s[256];

@@ -91,7 +91,7 @@ def as_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
         ("sm_120a", INT8, TMA, SWIZZLED, 2, TWO_AXES),
     ],
 )
-def test_products_are_right(
+def test_products_are_correct(
     arch: str, element: int, copy: int, layout: int, stages: int, group: int
 ) -> None:
     size, depth = 256, 128 if element == INT8 else 64
@@ -120,7 +120,7 @@ def test_products_are_right(
         np.testing.assert_array_equal(found, right)
 
 
-def test_streams_are_right() -> None:
+def test_memory_bound_kernels_are_correct() -> None:
     whole = {c.entry: c for c in REWRITTEN if c.file == "streams.cu"}
 
     def launch(entry: str, grid: tuple[int, int, int], *arguments: str) -> Launch:

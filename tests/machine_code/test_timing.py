@@ -178,7 +178,7 @@ def test_warps_of_one_partition_share_its_issue_slot() -> None:
     assert behind == pytest.approx(2 * beside, rel=0.03)
 
 
-def test_bank_conflicts_hold_the_shared_memory_port() -> None:
+def test_bank_conflicts_occupy_the_shared_memory_port() -> None:
     code = program(line("LDS R0, [R1]"))
     ways = {n: timed(code, [[(0, (AccessKind.SHARED_LOAD, n, 0, 0))] * 64]).cycles for n in (1, 32)}
     assert ways[32] == pytest.approx(64 * 32, rel=0.1)

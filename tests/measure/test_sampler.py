@@ -218,7 +218,7 @@ def test_a_candidate_that_runs_at_a_lower_clock_is_not_a_throttled_gpu() -> None
         assert re.search(r"\b1,7\d\d MHz .* 1,9\d\d MHz\.$", comparison.reason)
 
 
-def test_samples_under_a_power_cap_are_kept() -> None:
+def test_samples_under_a_power_cap_count() -> None:
     conditions = replace(QUIET, throttles=(Throttle(0.0, 99.0, 0.8, "power cap"),))
     run = run_rounds(SimulatedDevice(TRUE_US, conditions), "a", ["b"], WARM)
     assert not any(run.table.dropped)

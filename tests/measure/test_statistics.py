@@ -16,7 +16,7 @@ times = st.floats(1e-3, 1e9)
 
 
 @given(samples=st.lists(times, min_size=1, max_size=80))
-def test_the_interval_holds_the_median_and_consists_of_samples(samples: list[float]) -> None:
+def test_the_interval_contains_the_median_and_ends_at_samples(samples: list[float]) -> None:
     found = median_interval(samples)
     assert found.median == np.median(samples)
     assert min(samples) <= found.low <= found.median <= found.high <= max(samples)

@@ -131,7 +131,7 @@ def test_unequal_numbers_of_rounds_are_refused() -> None:
         paired_verdict([1.0] * 30, [1.0] * 29, 0.0)
 
 
-def test_the_floor_is_the_far_end_of_what_the_pair_shows() -> None:
+def test_the_noise_floor_is_the_larger_end_of_the_aa_interval() -> None:
     steady, off = noisy(1, 200, 1.0, noise=1e-4), noisy(2, 200, 1.004, noise=1e-4)
     assert aa_floor(steady, off) == pytest.approx(math.log(1.004), rel=0.02)
     assert aa_floor(off, steady) == pytest.approx(aa_floor(steady, off))

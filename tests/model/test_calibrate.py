@@ -68,7 +68,9 @@ def test_leave_one_out_on_both_series_together(reference_csv: Path, prepared: Pr
     assert sum(loo.inside) >= 7
 
 
-def test_uncalibrated_intervals_hold_the_recorded_values(reference_csv: Path, known: Known) -> None:
+def test_uncalibrated_intervals_contain_the_recorded_values(
+    reference_csv: Path, known: Known
+) -> None:
     points = read_measurements(reference_csv)
     found = validate(KERNEL, points, known)
     assert found.share_inside >= 0.8

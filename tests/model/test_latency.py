@@ -168,7 +168,7 @@ def test_dram_is_the_limit_with_little_computation() -> None:
     assert e.dram_us > Problem(64, 64, 512, 64).io_bytes / 300e3
 
 
-def test_what_fits_in_l2_costs_no_dram() -> None:
+def test_data_that_fit_in_l2_cost_no_dram_time() -> None:
     assert explained(V01, Problem(1, 1, 512, 64)).dram_us == 0
 
 
@@ -294,7 +294,7 @@ def test_bf16_has_no_prediction_on_turing_tensor_cores() -> None:
     assert says(result.reason, "tensor_peak", "BF16")
 
 
-def test_what_does_not_fit_is_not_predicted() -> None:
+def test_a_kernel_that_does_not_fit_is_not_predicted() -> None:
     plan, resources = compiled(V01, Problem(1, 1, 64, 64))
     too_much = tuple(replace(r, static_smem_bytes=100 << 10) for r in resources)
     result = estimate_of(V01, plan, too_much, L4)

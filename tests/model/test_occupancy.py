@@ -106,13 +106,13 @@ def test_advice_matches_the_occupancy_calculator(threads: int) -> None:
             assert not smaller, now.reason
 
 
-def test_what_does_not_fit_has_no_waves() -> None:
+def test_a_cta_that_does_not_fit_has_no_waves() -> None:
     o = occupancy(L4, 58, 100, 1024, 65, 0)
     assert (o.waves, o.tail_ctas, o.wave_efficiency, o.sm_fill) == (None, None, None, 0.0)
     assert (o.occupancy, o.active_warps_per_sm) == (0.0, 0)
 
 
-def test_unknown_number_of_sms_leaves_the_waves_open() -> None:
+def test_waves_are_unknown_without_the_number_of_sms() -> None:
     o = occupancy(L4, None, 100, 256, 95, 40960)
     assert o.ctas_per_sm == 2
     assert (o.num_sms, o.waves, o.tail_ctas, o.sm_fill, o.thread_fill, o.ctas_to_fill) == (

@@ -163,7 +163,7 @@ def test_more_than_a_hundred_thousand_combinations() -> None:
     assert CASES_PER_CAPABILITY * len(SM_LIMITS) >= 100_000
 
 
-def test_the_scalar_answer_is_the_vectorised_one(oracle: Path) -> None:
+def test_scalar_and_vectorised_occupancy_are_equal(oracle: Path) -> None:
     rng = np.random.default_rng(7)
     for limits in SM_LIMITS.values():
         cases = random_cases(limits, rng)[:50]
@@ -175,7 +175,7 @@ def test_the_scalar_answer_is_the_vectorised_one(oracle: Path) -> None:
             assert got.ctas_per_sm == answer[1]
 
 
-def test_the_oracle_detects_a_wrong_answer(oracle: Path) -> None:
+def test_the_oracle_detects_a_wrong_result(oracle: Path) -> None:
     """The comparison can fail: the limits of another SM give other results."""
     cases = random_cases(SM_LIMITS[(8, 9)], np.random.default_rng(1))
     theirs = ask(oracle, SM_LIMITS[(8, 9)], cases)

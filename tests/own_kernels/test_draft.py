@@ -98,7 +98,7 @@ def test_guessed_descriptions() -> None:
     assert 'entry = "fwd<{element_type}, 64, {head_dim}, {causal}>"  # check' in triton_like.toml()
 
 
-def test_a_file_without_a_kernel_says_so(tmp_path: Path) -> None:
+def test_a_file_without_a_kernel_gives_a_message(tmp_path: Path) -> None:
     path = tmp_path / "helpers.cu"
     path.write_text("__device__ int twice(int x) { return 2 * x; }\n", encoding="utf-8")
     with raises(InvalidKernel, "no_kernel_in_file", "helpers.cu"):
@@ -126,7 +126,7 @@ int main() {
 """
 
 
-def test_sizes_of_the_files_own_test_become_the_problems() -> None:
+def test_sizes_in_the_files_own_test_become_its_problems() -> None:
     rows = draft(FLOAT)
     assert rows.grid == ("(batch * num_heads * seqlen + 8 - 1) // 8", "1", "1")
     assert (rows.threads, rows.smem_bytes) == ("[32, 8]", "8 * head_dim * 4")

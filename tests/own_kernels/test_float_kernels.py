@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_float_kernel_is_judged_in_fp32_and_predicted(check: bool) -> None:
+def test_a_float_kernel_is_checked_in_fp32_and_predicted(check: bool) -> None:
     problem = Problem(1, 2, 203, 64, causal=check, dtype="float32")
     evaluation = evaluated("float_rows", problem, is_timed=True, check=check)
     assert evaluation.status is Status.PASSED, evaluation.reason
@@ -211,7 +211,7 @@ def test_the_default_format_is_one_that_the_kernels_support(
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_sweep_without_a_time_says_why() -> None:
+def test_a_sweep_without_a_time_gives_the_reason() -> None:
     found = attune.sweep("float_rows", gpu="L4", seqlen=9, dtype="fp16")
     assert says(str(found), "float_type_not_taken", "float16")
 

@@ -79,7 +79,7 @@ def test_a_missing_barrier_is_found_by_another_thread_order(
     assert [f.pattern for f in found.correctness.findings] == ["order_of_threads"]
 
 
-def test_a_right_kernel_passes_with_a_prediction(evaluator: Evaluator) -> None:
+def test_a_correct_kernel_passes_with_a_prediction(evaluator: Evaluator) -> None:
     stages: list[str] = []
     outcome = evaluator.evaluate(request(), stages.append)
     e = outcome.evaluation

@@ -52,7 +52,7 @@ def test_a_huge_problem_is_refused_at_once_with_both_figures() -> None:
     assert sentence.count(".") <= 3
 
 
-def test_free_device_memory_is_a_limit_of_its_own() -> None:
+def test_free_device_memory_is_a_separate_limit() -> None:
     plan = plan_of(Problem(4, 8, 1024, 64))
     needed = plan.device_bytes + plan.problem.tensor_bytes
     assert why_too_large(plan, needed) is None

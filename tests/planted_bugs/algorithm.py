@@ -163,16 +163,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "rows' corrections exchanged",
-        ("v08", "v09", "v10"),
+        ("v08", "v09", "v10", "v11", "v13"),
         "*= correction[i / 2];",
         "*= correction[1 - i / 2];",
-        RESCALE,
-    ),
-    Mutation(
-        "rows' corrections exchanged",
-        ("v11", "v13"),
-        "*= correction[t][i / 2];",
-        "*= correction[t][1 - i / 2];",
         RESCALE,
     ),
     Mutation(
@@ -185,7 +178,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "l not rescaled",
         ("v11", "v13"),
-        "l_rmem[t][r] *= correction[t][r];",
+        "l_rmem[r] *= correction[r];",
         "",
         ("rescales_o_not_l",),
     ),

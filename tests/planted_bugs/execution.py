@@ -338,12 +338,18 @@ MUTATIONS: tuple[Mutation, ...] = (
             ),
             (
                 "loop's O not rescaled",
-                "rescale(acc_rmem, correction);",
+                "rescale(acc_rmem[t], correction[t]);",
                 ";",
                 0,
                 ("with_wrong_weights", "against_the_rest"),
             ),
-            ("the last O not rescaled", "rescale(acc_rmem, correction);", ";", 1, (*RESCALE, "O")),
+            (
+                "the last O not rescaled",
+                "rescale(acc_rmem[t], correction[t]);",
+                ";",
+                1,
+                (*RESCALE, "O"),
+            ),
         )
     ),
     *(

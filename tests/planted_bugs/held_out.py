@@ -41,8 +41,8 @@ HELD_OUT: tuple[Unseen, ...] = (
         (
             "row tiles masked as the first",
             ("v11",),
-            "query0 + t * 16 + i / 2 * 8;\n                const bool",
-            "query0 + i / 2 * 8;\n                const bool",
+            ", query0 + t * 16, pair, LENGTHS);",
+            ", query0, pair, LENGTHS);",
             MASK,
         ),
         (

@@ -358,8 +358,8 @@ THIN: tuple[Unseen, ...] = (
         (
             "correction upside down",
             ("v11", "v13"),
-            "fast_exp2(m_scaled[t][r] - m_new)",
-            "fast_exp2(fminf(m_new - m_scaled[t][r], 100.0f))",
+            "fast_exp2(m_scaled[r] - m_new)",
+            "fast_exp2(fminf(m_new - m_scaled[r], 100.0f))",
             (*RESCALE, *MAXIMUM),
         ),
         (

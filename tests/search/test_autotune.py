@@ -80,7 +80,7 @@ def test_only_the_best_enter_the_final_round_and_all_have_a_place() -> None:
     assert [p.point for p in result.places[:2]] == [many[0].point, many[2].point]
 
 
-def test_a_kept_config_says_where_it_comes_from() -> None:
+def test_a_saved_config_has_its_origin() -> None:
     rows = [
         row("v05", 10.0, config={"num_splits": 2}),
         row("v05", 12.0, config={"num_splits": 4}),

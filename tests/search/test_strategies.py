@@ -38,7 +38,7 @@ def search(
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_without_a_limit_every_point_is_asked_for_once(name: StrategyName) -> None:
+def test_without_a_limit_every_point_is_evaluated_once(name: StrategyName) -> None:
     among = points(SMALL, LARGE)
     asked = search(name, among)
     assert len(asked) == len(among)
@@ -46,7 +46,7 @@ def test_without_a_limit_every_point_is_asked_for_once(name: StrategyName) -> No
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_points_that_cannot_run_are_never_asked_for(name: StrategyName) -> None:
+def test_points_that_cannot_run_are_never_evaluated(name: StrategyName) -> None:
     space = Space(("v01", "v02"), (SMALL, replace(SMALL, head_dim=4)))
     among = space.points(SweepOptions())
     asked = search(name, among)

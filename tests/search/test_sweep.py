@@ -85,7 +85,7 @@ def test_failures_and_constraints_are_rows_with_reasons(tmp_path: Path) -> None:
     assert (told[-1].passed, told[-1].failed, told[-1].skipped) == (1, 2, 1)
 
 
-def test_an_exception_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None:
+def test_an_exception_is_a_row_and_the_sweep_continues(tmp_path: Path) -> None:
     def evaluate(request: EvaluationRequest) -> EvaluationOutcome:
         if request.config["num_splits"] == 1:
             raise ToolMissing("No compiler: install one.")
@@ -208,7 +208,7 @@ def test_a_folder_that_cannot_be_written_gives_a_one_sentence_error(tmp_path: Pa
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="/proc is Linux's")
-def test_a_file_that_cannot_be_created_is_not_taken_for_a_running_sweep() -> None:
+def test_a_file_that_cannot_be_created_is_not_reported_as_a_running_sweep() -> None:
     with raises(StoreError, "file_failed", os.strerror(errno.ENOENT)):
         sweep(Path("/proc/s.jsonl"), Landscape(bowl))
 

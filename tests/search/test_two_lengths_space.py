@@ -20,7 +20,7 @@ def test_the_id_of_an_evaluation_is_that_of_earlier_journals() -> None:
     assert point_id(request) == "330ab36dc202e398"
 
 
-def test_lengths_of_keys_are_points_of_their_own() -> None:
+def test_key_lengths_are_separate_points() -> None:
     ids = {point_id(EvaluationRequest("v05", p)) for p in (DECODE, Problem(1, 32, 1, 128))}
     assert len(ids) == 2
 

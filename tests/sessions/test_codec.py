@@ -49,7 +49,7 @@ def test_round_trip(compress: bool) -> None:
     assert data.startswith(b"\x1f\x8b" if compress else b'{"format":"attune-snapshot"')
 
 
-def test_evaluations_come_back_as_they_were_and_are_shown_as_recorded() -> None:
+def test_evaluations_are_read_back_unchanged_and_labelled_recorded() -> None:
     evaluation = evaluation_maker(samples=200)
     snapshot = loads(dumps(snapshot_maker(evaluations=[evaluation])), name="x")
     assert snapshot.evaluations[0] == evaluation

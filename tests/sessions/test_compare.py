@@ -277,7 +277,7 @@ class TestPairing:
         assert (row.baseline_config, row.config) == ({"num_splits": 4}, {"num_splits": 8})
         assert row.verdict is Verdict.FASTER
 
-    def test_best_takes_the_fastest_right_kernel_of_each(self) -> None:
+    def test_best_selects_the_fastest_correct_kernel_of_each_session(self) -> None:
         a = session(self.V01, evaluation(60.0), evaluation(None, "sdpa", config={}))
         wrong = evaluation(10.0, "v02", status=Status.INCORRECT, reason="wrong", latency=None)
         b = session(evaluation(40.0, "v03", config={}), evaluation(55.0), wrong)
@@ -321,7 +321,7 @@ def rebuilt(registers: int = 96, spills: int = 12, occupancy: float = 1 / 3) -> 
 class TestFindings:
     """Regressions other than the time."""
 
-    def test_registers_spills_and_occupancy_are_findings_of_their_own(self) -> None:
+    def test_registers_spills_and_occupancy_are_separate_findings(self) -> None:
         before, after = session(rebuilt(64, 0, 0.5)), session(rebuilt(71, 16, 0.25))
         comparison = compare_sessions({"a": before, "b": after})
         row = the_row(comparison)
@@ -342,7 +342,7 @@ class TestFindings:
         comparison = compare_sessions({"a": session(rebuilt(64)), "b": session(other)})
         assert comparison.exit_code == 0
 
-    def test_an_error_that_takes_more_of_the_tolerance_is_one_of_correctness(self) -> None:
+    def test_an_error_closer_to_the_tolerance_is_a_correctness_finding(self) -> None:
         worse = evaluation()
         assert worse.correctness is not None
         worse = replace(worse, correctness=replace(worse.correctness, max_abs_err=8.0e-4))

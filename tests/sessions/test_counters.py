@@ -23,7 +23,7 @@ from engine.sessions.tables import session_tables
 OPTIONS = ImportOptions(variant="v01", device="L4", batch=1, num_heads=1, seqlen=128, head_dim=64)
 
 
-def test_counters_stand_beside_the_estimates() -> None:
+def test_counters_are_shown_beside_the_estimates() -> None:
     snapshot = import_measurements(
         ncu_export(("attention_forward", 600_000)), name="x.csv", options=OPTIONS
     )

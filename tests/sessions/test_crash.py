@@ -108,7 +108,7 @@ def test_a_killed_save_leaves_the_old_or_the_complete_new_file(tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_servers_that_share_a_store_do_not_damage_it(tmp_path: Path) -> None:
+def test_concurrent_servers_do_not_damage_a_shared_store(tmp_path: Path) -> None:
     args = [sys.executable, "-c", PREAMBLE + SAVER, str(ROOT / "tests"), str(tmp_path / "s")]
     savers = [
         subprocess.Popen([*args, who], cwd=ROOT, stderr=subprocess.PIPE, text=True)

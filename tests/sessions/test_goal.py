@@ -162,7 +162,7 @@ def test_another_kernels_time_meets_no_goal_of_a_variant() -> None:
     assert goal_status(goal.model_copy(update={"variant": "v05"}), [other]).state == "undecided"
 
 
-def test_recorded_figures_count_and_say_when_they_have_no_interval() -> None:
+def test_recorded_figures_count_with_a_note_if_without_interval() -> None:
     single = replace(make_latency(10.0, 0, origin="recorded"), low_us=10.0, high_us=10.0)
     evaluation = replace(timed(10.0), latency=single, baselines=())
     status = goal_status(Goal(metric="latency_us", value=10.0), [evaluation])

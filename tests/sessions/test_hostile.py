@@ -100,7 +100,7 @@ for read in (loads, import_measurements):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and limits the address space")
 @pytest.mark.parametrize("kind", one_in(15, list(GREEDY), slow=24))
-def test_memory_stays_bounded(kind: str) -> None:
+def test_memory_of_reading_a_file_is_bounded(kind: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WATCHED, str(Path(__file__).parent), str(ROOT), kind],
         capture_output=True,
@@ -149,7 +149,7 @@ def test_wrong_counts_and_sizes_are_refused(path: Place, value: Any) -> None:
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
-def test_no_number_that_is_not_finite_comes_in_anywhere(number: str) -> None:
+def test_numbers_that_are_not_finite_are_refused_everywhere(number: str) -> None:
     """Each number of the file is replaced in turn; the error names its place."""
     for path in ALL:
         if isinstance(value_at(path), (int, float)) and not isinstance(value_at(path), bool):

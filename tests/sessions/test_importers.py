@@ -22,7 +22,7 @@ from engine.sessions.store import Store
 # -- the shipped sessions
 
 
-def test_the_shipped_sessions_are_what_the_importers_make() -> None:
+def test_shipped_sessions_equal_the_output_of_the_importers() -> None:
     made = shipped()
     assert {path.name for path in SHIPPED.glob("*.json*")} >= set(made)
     for name, content in made.items():

@@ -49,7 +49,7 @@ def test_the_shipped_study_is_found_beside_its_sdpa(store: Store, tmp_path: Path
         ("sdpa sdpa", 24.0),
         ("v01", 579.0),
     ]
-    assert {t.kept for t in times} == {"shipped"}
+    assert {t.stored_in for t in times} == {"shipped"}
     assert source_match(times[0], find_variant("v01")) == "source not recorded"
     assert times_named(known, "v01", {"block_n": 64}, "L4")
     assert not times_named(known, "v01", {"block_n": 32}, "L4")
@@ -66,8 +66,8 @@ def test_own_snapshots_and_open_sessions_are_read_when_they_appear(
     working.add(evaluation(90.0))
     known.refresh()
     saved, now = times_named(known, "v05", {"num_splits": 4}, "L4")
-    assert (saved.latency.origin, saved.file, saved.kept) == ("recorded", name, "own snapshot")
-    assert (now.latency.origin, now.session, now.kept) == ("measured", "Today", "open session")
+    assert (saved.latency.origin, saved.file, saved.stored_in) == ("recorded", name, "own snapshot")
+    assert (now.latency.origin, now.session, now.stored_in) == ("measured", "Today", "open session")
     assert newest_of([saved, now]) is now
     assert not now.latency.samples_us
     working.add(evaluation(80.0, seqlen=256))

@@ -37,7 +37,7 @@ def test_round_trip(changes: dict[str, Any]) -> None:
     assert decode(Evaluation, through_json(evaluation)) == evaluation
 
 
-def test_a_failed_evaluation_comes_back() -> None:
+def test_a_failed_evaluation_is_read_back_unchanged() -> None:
     correctness = dataclasses.replace(
         evaluation_maker().correctness,  # type: ignore[type-var]
         passed=False,

@@ -72,7 +72,7 @@ def test_a_session_is_restored_after_a_restart(session: Session, tmp_path: Path)
     assert [row.what for row in again.timeline()][2] == "an idea"
 
 
-def test_a_target_can_be_taken_away(session: Session) -> None:
+def test_a_target_can_be_removed(session: Session) -> None:
     session.edit(target=Goal(metric="latency_us", value=5))
     assert session.status() is not None
     session.edit(notes="and")
@@ -213,7 +213,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         start_session(folder=tmp_path / "file")
 
 
-def test_one_evaluation_is_saved_as_a_snapshot_of_its_own(tmp_path: Path) -> None:
+def test_one_evaluation_can_be_saved_as_a_snapshot(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"), shipped=None, index_folder=tmp_path / "i")
     name = save_outcome(EvaluationOutcome(evaluation_maker()), store=store)
     snapshot = store.open(name)

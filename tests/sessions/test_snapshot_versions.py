@@ -127,7 +127,7 @@ def test_round_trip(compress: bool, problem: Problem, label: str) -> None:
     assert summarise(snapshot).problems == (label,)
 
 
-def test_a_summary_of_a_version_to_come_is_not_read() -> None:
+def test_a_summary_of_a_later_version_is_not_read() -> None:
     data = dumps(decoding(), compress=False).replace(b'"schema_version":9', b'"schema_version":10')
     assert read_summary(data) is None
     with raises(SnapshotError, "newer_schema"):
@@ -158,7 +158,7 @@ def test_a_length_of_keys_is_a_number_in_a_file() -> None:
         loads(json.dumps(raw).encode(), name="x.json")
 
 
-def test_the_file_name_says_both_lengths() -> None:
+def test_the_file_name_has_both_lengths() -> None:
     assert "_b1-h32-s1-kv4096-d128." in next(names_for(decoding()))
     shared = snapshot_maker(evaluations=[evaluation_maker(problem=GQA)])
     assert "_b1-h32-hkv8-s1-kv4096-d128." in next(names_for(shared))

@@ -198,7 +198,7 @@ def test_an_unwritable_index_has_no_effect_on_results(tmp_path: Path) -> None:
     assert len(store.list()) == 1
 
 
-def test_shipped_sessions_are_listed_opened_and_left_alone(tmp_path: Path) -> None:
+def test_shipped_sessions_can_be_opened_and_not_removed(tmp_path: Path) -> None:
     shipped = tmp_path / "shipped"
     Store(str(shipped), shipped=None, index_folder=tmp_path / "i").save(snapshot_maker())
     store = Store(str(tmp_path / "own"), shipped=shipped, index_folder=tmp_path / "i")

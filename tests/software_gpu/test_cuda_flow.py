@@ -75,7 +75,7 @@ def bits(result: RunResult) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_all_passes_run_and_the_output_comes_back(backend: CudaBackend, dtype: str) -> None:
+def test_all_passes_run_and_the_output_is_returned(backend: CudaBackend, dtype: str) -> None:
     problem = dataclasses.replace(PROBLEM, dtype=dtype)
     inputs = make_inputs(problem)
     result = backend.run(copies(problem), inputs, RunOptions())
@@ -146,7 +146,7 @@ def test_unknown_errors_are_a_status_with_their_name(
     assert backend.gpu_error is None
 
 
-def test_too_little_memory_is_said_before_anything_is_allocated(
+def test_too_little_memory_is_reported_before_any_allocation(
     backend_with: Callable[..., CudaBackend],
 ) -> None:
     backend = backend_with(

@@ -248,7 +248,7 @@ def _without_spills(kernels: Sequence[Kernel], problem: Problem, history: Histor
 
 
 def _spills(history: History, kernel: Kernel, problem: Problem) -> bool:
-    if history.taken(kernel, problem) is not None:
+    if history.known_time(kernel, problem) is not None:
         return False
     try:
         return any(r.uses_local_memory for r in history.resources(kernel, problem))

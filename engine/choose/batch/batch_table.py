@@ -207,15 +207,15 @@ _OF_ROW = (
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
-def taken_batches(kernel: Kernel, problem: Problem, history: History) -> dict[int, Latency]:
-    """Return batch → the time that was taken of this kernel at it and that the history prefers to a
+def known_latencies(kernel: Kernel, problem: Problem, history: History) -> dict[int, Latency]:
+    """Return batch → the known time of this kernel at it, which the history prefers to a
     prediction."""
     batches = (
-        history.taken(kernel, p.problem)
+        history.known_time(kernel, p.problem)
         for p in history.points(kernel, problem)
         if replace(p.problem, batch=1) == replace(problem, batch=1)
     )
-    return {taken.problem.batch: taken.latency for taken in batches if taken is not None}
+    return {time.problem.batch: time.latency for time in batches if time is not None}
 
 
 def batch_table(

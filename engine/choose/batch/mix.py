@@ -25,10 +25,10 @@ from engine.base.table import Table, Tabular, read_csv
 from engine.base.units import format_us, format_usd
 from engine.choose.auto import choose
 from engine.choose.batch.batch_table import (
+    known_latencies,
     largest_launchable,
     memory_feasible,
     predict_curve,
-    taken_batches,
 )
 from engine.choose.batch.cost import US_PER_HOUR
 from engine.devices.spec import DeviceSpec
@@ -392,7 +392,7 @@ class _Tried:
             calibration = history.calibration(kernel, one)
             curve = predict_curve(kernel, one, range(1, most + 1), history, calibration)
             most = min(most, memory_feasible(curve.table["device_bytes"].to_numpy(), kernel.device))
-            for b, time in taken_batches(kernel, one, history).items():
+            for b, time in known_latencies(kernel, one, history).items():
                 columns = ["predicted_us", "low_us", "high_us"]
                 row = curve.table["batch"] == b
                 curve.table.loc[row, columns] = time.median_us, time.low_us, time.high_us

@@ -20,12 +20,12 @@ from engine.choose.batch.batch_table import (
     Recommendation,
     batch_table,
     explain_knee,
+    known_latencies,
     largest_launchable,
     memory_feasible,
     predict_curve,
     recommended_batches,
     step_warning,
-    taken_batches,
 )
 from engine.choose.batch.cost import Saving, WaitPlan, cost, plan_waiting, queries_in, saving
 from engine.choose.batch.types import BatchRequest, BatchResult, Calibrated, Point
@@ -338,7 +338,7 @@ def _measurements(request: BatchRequest) -> tuple[Measurement, ...]:
 def _measured_batches(
     request: BatchRequest, kernel: Kernel, calibrated: Calibrated, known: History
 ) -> dict[int, tuple[float, Origin]]:
-    """Return batch → µs and origin of the times that were taken of problems that differ from this
+    """Return batch → µs and origin of the known times of problems that differ from this
     one only in batch: those that the history prefers, unless the request is predicted by the
     caller's points; and the mean of points that the history does not have."""
     problem = _problem(request)
@@ -356,9 +356,9 @@ def _measured_batches(
     given = {batch: (float(np.mean(us)), origin) for batch, us in times.items()}
     if calibrated.is_callers or request.measured_kernel:
         return given
-    taken = {b: (x.median_us, x.origin) for b, x in taken_batches(kernel, problem, known).items()}
+    here = {b: (x.median_us, x.origin) for b, x in known_latencies(kernel, problem, known).items()}
     mine = _are_in_history(request, kernel, calibrated.measurements, known)
-    return given | taken if mine else taken | given
+    return given | here if mine else here | given
 
 
 def _priced(device: DeviceSpec, prices: Mapping[str, float]) -> DeviceSpec:

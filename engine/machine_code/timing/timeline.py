@@ -118,7 +118,7 @@ def write_timeline(path: Path, trace: dict[str, Any]) -> None:
     """Raises InvalidProblem: the file cannot be written."""
     if not path.parent.is_dir():
         raise InvalidProblem(f"There is no folder {path.parent} for the timeline: create it first.")
-    with files.as_sentence(f"{path} cannot be written", "name another file", named=True):
+    with files.explain_os_error(f"{path} cannot be written", "name another file", named=True):
         path.write_text(json.dumps(trace, separators=(",", ":")), encoding="utf-8")
 
 

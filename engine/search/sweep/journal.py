@@ -165,7 +165,7 @@ class SweepJournal:
         """
         named = self._remedy != files.CACHE_REMEDY
         what = f"The journal {self.path} cannot be written"
-        with files.as_sentence(what, self._remedy, named=named):
+        with files.explain_os_error(what, self._remedy, named=named):
             if not named:  # do not create a possibly mistyped folder
                 files.make_folder(self.path.parent)
             lock = files.try_lock(self.path)

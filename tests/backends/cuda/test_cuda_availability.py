@@ -52,7 +52,7 @@ def test_missing_cupy_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fresh")
-def test_without_a_driver_the_real_cupy_says_so() -> None:
+def test_cupy_reports_a_missing_driver() -> None:
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     if cupy.cuda.runtime.driverGetVersion() != 0:
         pytest.skip("this machine has an NVIDIA driver")

@@ -116,7 +116,9 @@ def test_every_variant_agrees_with_sdpa(
     "variant", [v for v in LADDER.every() if v.is_backward], ids=lambda v: v.id
 )
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_gradients_are_right(backend: CudaBackend, variant: Variant, dtype: Dtype) -> None:
+def test_gradients_agree_with_the_reference(
+    backend: CudaBackend, variant: Variant, dtype: Dtype
+) -> None:
     skip_unless_it_runs_here(variant, backend)
     problem = Problem(1, 2, 65, 64, causal=True, dtype=dtype, direction="backward")
     plan = make_plan(variant, problem, fitting_config(variant, problem))
@@ -176,7 +178,7 @@ def test_the_fingerprint_is_the_documented_one(backend: CudaBackend, size: int) 
 
 
 @pytest.mark.parametrize("size", [2, 1 << 20, (1 << 20) + 2, (5 << 20) - 2])
-def test_fill_covers_exactly_what_it_should(backend: CudaBackend, size: int) -> None:
+def test_fill_covers_exactly_the_given_range(backend: CudaBackend, size: int) -> None:
     calls = backend._calls
     address = calls.alloc(size + 4)
     try:
@@ -288,7 +290,7 @@ def timed(backend: CudaBackend, plan: LaunchPlan, inputs: Inputs) -> tuple[Laten
         return latencies
 
 
-def test_an_empty_kernel_takes_less_than_events_alone_read(
+def test_an_empty_kernel_takes_less_than_the_overhead_of_events(
     backend: CudaBackend, tmp_path: Path
 ) -> None:
     source = tmp_path / "k.cu"

@@ -15,7 +15,7 @@ TESTS = Path(__file__).resolve().parents[2]
 @pytest.mark.slow
 def test_gpu_tests_run_serially_by_default() -> None:
     """Processes that share a GPU would disturb each other's measurements."""
-    one = "backends/cuda/test_cuda_gpu.py::test_fill_covers_exactly_what_it_should"
+    one = "backends/cuda/test_cuda_gpu.py::test_fill_covers_exactly_the_given_range"
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", str(TESTS / one)],
         cwd=TESTS.parent,
@@ -29,7 +29,7 @@ def test_gpu_tests_run_serially_by_default() -> None:
     assert "workers" not in found.stdout
 
 
-def test_the_benchmark_goes_on_without_cuda_bench(
+def test_the_benchmark_runs_without_cuda_bench(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = importlib.util.spec_from_file_location("bench_gpu", TESTS / "bench" / "bench_gpu.py")

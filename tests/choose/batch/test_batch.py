@@ -192,7 +192,7 @@ def test_a_measured_point_takes_precedence_over_the_model() -> None:
     assert (found.batch, found.latency_us, found.origin) == (40, 50.0, "measured")
 
 
-def test_shares_of_predicted_and_measured_times_are_said_not_to_be_comparable() -> None:
+def test_shares_of_predicted_and_measured_times_are_labelled_not_comparable() -> None:
     total = waves_of_58(300)
     table = batch_table(curve(total), ONE_TILE, L4, measured({1: 100.0, 40: 100.0, 290: 450.0}))
     gained = table.set_index("batch")["speedup_per_unit"]
@@ -207,7 +207,7 @@ def test_shares_of_predicted_and_measured_times_are_said_not_to_be_comparable() 
     assert says(step_warning(table, 59), "cheaper_per_unit", "predicted")
 
 
-def test_the_knee_is_explained_by_what_runs_at_once() -> None:
+def test_the_knee_is_explained_by_the_ctas_that_run_at_once() -> None:
     main = occupancy(limits_for((8, 9)), 58, 4, 256, 96, 0)
     words = explain_knee(main, table_of(waves_of_58(300)), L4)
     assert main.ctas_per_sm == 2
@@ -220,7 +220,7 @@ def test_the_knee_is_explained_by_what_runs_at_once() -> None:
     assert explain_knee(main, table_of(waves_of_58(9)), replace(L4, num_sms=None)) == ""
 
 
-def test_several_targets_come_in_order() -> None:
+def test_several_targets_are_in_ascending_order() -> None:
     table = table_of(waves_of_58(300))
     found = recommended_batches(table, table["predicted_us"].to_numpy()[None], L4, (0.95, 0.7))
     assert [r.target for r in found] == [0.7, 0.95]

@@ -105,7 +105,7 @@ RESULT = mix.MixResult(
         (0.5, "keep_todays_batches", "0.5 GPU-hours"),
     ],
 )
-def test_the_reason_says_what_the_batch_gains(hours_now: float, name: str, hours: str) -> None:
+def test_the_reason_names_the_gain_of_the_batch(hours_now: float, name: str, hours: str) -> None:
     reason = replace(RESULT, hours_now=hours_now).reason
     assert says(reason, name, "1 GPU-hour", hours)
     assert says(reason, "keep_todays_batches") == (hours_now < 1)

@@ -88,7 +88,7 @@ def test_traffic_beyond_one_gpu() -> None:
     assert "4 GPUs" in reason  # 256 a ms are 256,000 a second
 
 
-def test_a_budget_too_small_to_keep_up() -> None:
+def test_a_latency_budget_too_small_for_the_arrivals_is_refused() -> None:
     reason = plan_waiting(FLAT, 100_000.0, 0.1)
     assert isinstance(reason, str)
     assert says(reason, "over_the_budget")

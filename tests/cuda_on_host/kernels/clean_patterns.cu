@@ -1,5 +1,5 @@
-// Correct code that a careless checker would blame. Launched like planted_bugs.cu; each kernel
-// leaves 1 in out[CTA * 64 + thread] when it found what it expected.
+// Correct code that a simple checker would report. Launched like planted_bugs.cu; each kernel
+// writes 1 to out[CTA * 64 + thread] if the values that it read are the expected ones.
 #include "ptx.cuh"
 
 #define KERNEL(NAME)                                                                     \
@@ -53,7 +53,7 @@ KERNEL(one_shuffle_from_two_lines) {  // legal since sm_70
     const unsigned votes = LANE % 2 ? __ballot_sync(all, 1) : __ballot_sync(all, 0);
     EXPECT(x == in[TID ^ (LANE < 16 ? 1 : 2)] && votes == 0xaaaaaaaau);
 }
-KERNEL(active_lanes_of_a_branch) {  // one atomic for all lanes that came here
+KERNEL(active_lanes_of_a_branch) {  // one atomic for all lanes of the branch
     const unsigned whole = __activemask();
     bool good = whole == 0xffffffffu;
     if (LANE % 3 == 0) {

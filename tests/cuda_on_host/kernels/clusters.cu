@@ -1,5 +1,5 @@
-// Kernels in clusters of 2 CTAs, right ones first; then one mistake each, in the line that carries
-// `// BUG <kernel>`. Launched as planted_bugs.cu says.
+// Kernels in clusters of 2 CTAs: correct ones first, then kernels with one bug each, in the line with
+// `// BUG <kernel>`. Launched like planted_bugs.cu.
 #include <cooperative_groups.h>
 #include <stdint.h>
 
@@ -34,7 +34,7 @@ __device__ void mbarrier_wait(uint64_t *barrier, int parity) {
                  "@!done bra wait; }" ::"r"(smem(barrier)), "r"(parity) : "memory");
 }
 
-// ---- right ----
+// ---- correct ----
 KERNEL(exchange) {
     __shared__ float s[64];
     cg::cluster_group cluster = cg::this_cluster();
@@ -152,7 +152,7 @@ KERNEL(global_handover) {
     out[CTA * 64 + TID] = scratch[(CTA ^ 1) * 64 + TID];
 }
 
-// ---- wrong ----
+// ---- with a bug ----
 KERNEL(no_sync_after_writes) {
     __shared__ float s[64];
     auto cluster = cg::this_cluster();

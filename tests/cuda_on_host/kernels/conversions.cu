@@ -1,4 +1,4 @@
-// The 16-bit formats against another implementation: every bit pattern there, every float back.
+// Converts every bit pattern of the 16-bit formats to float, and every float to these formats.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

@@ -1,5 +1,5 @@
-// KV split: pass 1 leaves a normalised partial output and its log-sum-exp per split, pass 2 merges.
-// Four threads share a row, meet by shuffles, and hand P over through shared memory. D = 64.
+// KV split: pass 1 writes a normalised partial output and its log-sum-exp per split, pass 2 fuses.
+// Four threads share a row; they exchange sums by shuffles and P through shared memory. D = 64.
 // Grids (ceil(seqlen / 64), batch * num_heads, num_splits) and (ceil(rows / 8)).
 #include "ptx.cuh"
 

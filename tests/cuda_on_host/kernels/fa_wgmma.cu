@@ -1,4 +1,4 @@
-// Hopper: warpgroup 0 feeds 64 x 64 tiles by TMA, warpgroup 1 computes with wgmma. Two K/V stages,
+// Hopper: warpgroup 0 loads 64 x 64 tiles by TMA, warpgroup 1 computes with wgmma. Two K/V stages,
 // D = 64. Grid (num_heads, batch, ceil(seqlen / 64)), 256 threads.
 #include "hopper.cuh"
 

@@ -1,4 +1,4 @@
-// What must not take the caller down. Launched like planted_bugs.cu; `// BUG` as there.
+// Faults that must not end the calling process. Launched like planted_bugs.cu; `// BUG` as there.
 #include "ptx.cuh"
 
 #define KERNEL(NAME)                                                                     \

@@ -1,5 +1,5 @@
-// Local variables that are read before they are written, and some that only look like it. The line of
-// the declaration carries `// BUG <kernel>`. Launched like planted_bugs.cu.
+// Local variables that are read before they are written, and some that only seem to be. The line of
+// the declaration has `// BUG <kernel>`. Launched like planted_bugs.cu.
 #include "ptx.cuh"
 
 #define KERNEL(NAME)                                                                     \
@@ -8,7 +8,7 @@
 #define TID ((int)threadIdx.x)
 #define RESULT out[blockIdx.x * 64 + TID]
 
-// ---- wrong ----
+// ---- with a bug ----
 KERNEL(accumulator) {
     float sum;  // BUG accumulator
     for (int i = 0; i < 4; i++) sum += in[i];
@@ -60,7 +60,7 @@ KERNEL(member) {
     RESULT = row.maximum + row.sum;
 }
 
-// ---- right ----
+// ---- correct ----
 KERNEL(every_branch_writes) {
     float x;
     if (TID % 2) x = in[TID];

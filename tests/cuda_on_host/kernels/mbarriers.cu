@@ -1,6 +1,6 @@
-// mbarriers and named barriers in wrapper functions, a mistake each in the line that carries
-// `// BUG <kernel>`, and the other side's in that of `// OTHER <kernel>`.
-// Launched as planted_bugs.cu says.
+// mbarriers and named barriers in wrapper functions. Each kernel has one bug, in the line with
+// `// BUG <kernel>`; the line of the other thread that takes part has `// OTHER <kernel>`.
+// Launched like planted_bugs.cu.
 #include "hopper.cuh"
 
 #define KERNEL(NAME)                                                                     \
@@ -17,11 +17,11 @@ PTX_FN void bulk_load(void *to, const void *from, int bytes, uint64_t *b) {
 PTX_FN void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
-PTX_FN void named_barrier(int id) {  // arrives, and goes on
+PTX_FN void named_barrier(int id) {  // arrives without waiting
     asm volatile("bar.arrive %0, 64;\n" ::"r"(id) : "memory");
 }
 
-// The producer brings three tiles of four.
+// The producer copies only three of four tiles.
 KERNEL(producer_leaves) {
     __shared__ alignas(128) float s[STAGES][32];
     __shared__ uint64_t full[STAGES], empty[STAGES];
@@ -85,7 +85,7 @@ KERNEL(no_fence_behind_the_initialisation) {
     mbarrier_wait(&full, 0);
     out[blockIdx.x * 64 + TID] = s[TID % 32];
 }
-// Right, but for the arrivals of the last round.
+// Correct, except for the arrivals of the last round.
 KERNEL(arrives_once_too_often) {
     __shared__ float s[32];
     for (int round = 0; round < 2; round++) {
@@ -101,7 +101,7 @@ KERNEL(arrives_once_too_often) {
     if (TID < 32) named_barrier(2);  // BUG arrives_once_too_often
 }
 
-// Two tiles on an mbarrier each; what reads the second has waited for the first's, or for nothing.
+// Two tiles with an mbarrier each; the second is read after a wait for the first, or for none.
 PTX_FN void load_two_tiles(const float *in, float (*s)[32], uint64_t *full) {
     if (TID == 0) {
         for (int tile = 0; tile < 2; tile++) {
@@ -146,7 +146,7 @@ KERNEL(overwritten_by_a_copy) {
         mbarrier_wait(full + 1, 1);
     }
 }
-// Right, but that the second phase of three arrivals never completes.
+// Correct, except that the second phase of three arrivals never completes.
 KERNEL(initialised_for_one_more) {
     __shared__ uint64_t full;
     if (TID == 0) mbarrier_init(&full, 65);
@@ -154,7 +154,7 @@ KERNEL(initialised_for_one_more) {
     mbarrier_arrive(&full);  // BUG initialised_for_one_more
     out[blockIdx.x * 64 + TID] = in[TID];
 }
-// Both warps at one barrier of one warp's threads.
+// Two warps at one barrier that expects the threads of one.
 KERNEL(one_barrier_for_two_groups) {
     __shared__ float s[64];
     s[TID] = in[TID];
@@ -162,7 +162,7 @@ KERNEL(one_barrier_for_two_groups) {
     __syncthreads();
     out[blockIdx.x * 64 + TID] = s[63 - TID];
 }
-// Each in its turn, with a barrier of all between.
+// One warp after the other, with a barrier of all threads in between.
 KERNEL(one_barrier_in_turn) {
     if (TID < 32) named_barrier(1, 32);
     __syncthreads();

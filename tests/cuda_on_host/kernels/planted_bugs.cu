@@ -1,4 +1,4 @@
-// One mistake per kernel. The line that the check build must name carries `// BUG <kernel>`.
+// One bug per kernel. The line that the check build must name has `// BUG <kernel>`.
 // Every kernel is launched with 2 CTAs of 64 threads and 1,024 bytes of dynamic shared memory;
 // `in` and `out` have 256 floats, `scratch` (poisoned) and `counter` (zero) are 256 words.
 #include "ptx.cuh"
@@ -193,7 +193,7 @@ KERNEL(fusion_without_fence) {  // the CTA that comes last adds up what all have
     __syncthreads();
     if (is_last[0]) out[TID] = scratch[TID] + scratch[64 + TID];  // BUG fusion_without_fence
 }
-// The next ones have every fence but one, or all and one in the wrong place.
+// The next kernels lack one fence, or have one in the wrong place.
 KERNEL(fence_before_the_writes) {
     __shared__ int is_last[1];
     __threadfence();

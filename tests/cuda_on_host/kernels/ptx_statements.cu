@@ -1,4 +1,4 @@
-// PTX of a warp, of memory and of barriers: ok[i] counts the threads for which statement i was right.
+// PTX of a warp, of memory and of barriers: ok[i] counts the threads for which statement i was correct.
 // One CTA of 64 threads.
 #define CHECK(condition) atomicAdd(&ok[n++], (condition) ? 1 : 0)
 #define FULL 0xffffffff
@@ -7,7 +7,7 @@ __device__ unsigned shared_address_of(const void *p) {
     return (unsigned)__cvta_generic_to_shared(p);
 }
 
-// Waits by polling: what it does between two polls is counted.
+// Waits by polling, and counts the polls.
 __device__ int wait_and_count(unsigned barrier, unsigned parity) {
     int polls = 0, done = 0;
     while (!done) {
@@ -140,7 +140,7 @@ extern "C" __global__ void statements(int *ok, unsigned *data, unsigned *scratch
                  "again: mbarrier.try_wait.shared.b64 p, [%1], state;\n @!p bra again;\n"
                  " selp.u32 %0, 1, 0, p; }" : "=r"(r) : "r"(first) : "memory");
     CHECK(r == 1);
-    // A thread polls for what it brings about itself, later.
+    // A thread polls for a condition that it fulfils itself later.
     if (t == 0) {
         int done = 0, turns = 0;
         while (!done) {

@@ -1,5 +1,5 @@
-// A 64 x COLUMNS tile there and back by TMA, negated on the way in shared memory and again where the
-// swizzle must have put its first row's second 16 bytes. Grid (tiles), 128 threads.
+// Loads and stores a 64 x COLUMNS tile by TMA, negated in shared memory; `second_chunk` is the second
+// 16 bytes of row ROW, read at their swizzled address. Grid (tiles), 128 threads.
 #include "hopper.cuh"
 
 constexpr int ELEMENTS = 64 * COLUMNS, TILE_BYTES = 2 * ELEMENTS;
@@ -8,7 +8,7 @@ extern "C" __global__ void tma_negate(const __grid_constant__ TensorMap in_map,
                                       const __grid_constant__ TensorMap out_map,
                                       element *second_chunk) {  // [tiles, 8], of row ROW
     extern __shared__ __align__(1024) unsigned char smem[];
-    element *tile = reinterpret_cast<element *>(smem);  // swizzled, but negation does not mind
+    element *tile = reinterpret_cast<element *>(smem);  // swizzled, which does not matter for negation
     uint64_t *full = reinterpret_cast<uint64_t *>(smem + TILE_BYTES);
     if (threadIdx.x == 0) {
         mbarrier_init(full, 1);

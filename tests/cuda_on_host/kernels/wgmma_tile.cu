@@ -5,7 +5,7 @@
 
 constexpr coh::Element MMA_ELEMENT = IS_BF16 ? coh::Element::bf16 : coh::Element::f16;
 
-constexpr int TILE_BYTES = 64 * 64 * 2;            // what one TMA box brings
+constexpr int TILE_BYTES = 64 * 64 * 2;            // of one TMA box
 constexpr int B_TILES = (N + 63) / 64;             // 64 rows (K-major) or columns (MN-major) each
 constexpr uint64_t K_MAJOR_STEP = 16 * 2 >> 4;     // 16 k within a 128-byte row
 constexpr uint64_t MN_MAJOR_STEP = 16 * 128 >> 4;  // 16 rows of k

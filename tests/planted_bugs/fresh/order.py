@@ -69,7 +69,7 @@ ORDER: tuple[Unseen, ...] = (
         (
             "no barrier before V of the other warps",
             ("v12",),
-            "    // and now what the other threads copied, and the maxima of the other warps.\n"
+            "    // And now those of the other threads, and the maxima of the other warps.\n"
             "    __syncthreads();\n",
             "",
             ("__syncthreads", "barrier"),
@@ -212,7 +212,7 @@ ORDER: tuple[Unseen, ...] = (
         (
             "barriers used before they are initialised",
             ("v17", "v20"),
-            "    // Nobody uses a barrier that is not initialised.\n    __syncthreads();",
+            "    // No thread uses a barrier before it is initialised.\n    __syncthreads();",
             "",
             (*INITIALISED, "__syncthreads"),
         ),

@@ -115,15 +115,15 @@ TENSOR: tuple[Unseen, ...] = (
         (
             "the first rows' correction for all of a warp's",
             ("v11",),
-            "acc_rmem[t][tile][i] *= correction[t][i / 2];",
-            "acc_rmem[t][tile][i] *= correction[0][i / 2];",
+            "rescale(acc_rmem[t], correction[t]);",
+            "rescale(acc_rmem[t], correction[0]);",
             RESCALE,
         ),
         (
             "both rows' sums in the first",
             ("v13",),
-            "l_rmem[t][r] += sum;",
-            "l_rmem[t][0] += sum;",
+            "l_rmem[r] += sum;",
+            "l_rmem[0] += sum;",
             ROW_SUM,
         ),
         (
@@ -145,7 +145,7 @@ TENSOR: tuple[Unseen, ...] = (
         (
             "the second exponential is not relative",
             ("v11",),
-            "fast_exp2(scores[2 * r + 1] * scale_log2 - m_scaled[t][r]);",
+            "fast_exp2(scores[2 * r + 1] * scale_log2 - m_scaled[r]);",
             "fast_exp2((scores[2 * r + 1] - scores[2 * r]) * scale_log2);",
             (*LANES, *MAXIMUM, *EVERY, *WEIGHT),
         ),
@@ -200,8 +200,8 @@ TENSOR: tuple[Unseen, ...] = (
         (
             "rows of the second tile of a warp eight on",
             ("v11",),
-            "const int query = query0 + t * 16 + i / 2 * 8;\n                const bool visible",
-            "const int query = query0 + t * 8 + i / 2 * 8;\n                const bool visible",
+            ", query0 + t * 16, pair, LENGTHS);",
+            ", query0 + t * 8, pair, LENGTHS);",
             (*DIAGONAL, *MASK),
         ),
         (

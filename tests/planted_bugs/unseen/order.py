@@ -79,7 +79,8 @@ ORDER: tuple[Unseen, ...] = (
         (
             "no barrier before the merge",
             ("v14", "v21"),
-            "    // The merge reads what all warps left.\n    __syncthreads();",
+            "    // All warps have stored their partial results, which are now merged.\n"
+            "    __syncthreads();",
             "",
             ("__syncthreads",),
         ),
