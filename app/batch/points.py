@@ -24,9 +24,9 @@ from engine.model.measured_points import (
     TEMPLATE,
     Measurement,
     is_csv_name,
-    keep_csv,
-    kept_csv,
     parse_measurements,
+    store_csv,
+    stored_csv,
 )
 from engine.sessions.store import Store, default_store
 
@@ -152,7 +152,7 @@ def _uploaded() -> MeasuredPoints:
 def _kept(data: bytes) -> str:
     """Store an uploaded file, and return its name; empty if it cannot be stored."""
     try:
-        return keep_csv(data)
+        return store_csv(data)
     except StoreError as error:
         st.caption(plain_markdown(str(error)))
         return ""
@@ -162,7 +162,7 @@ def _from_link(name: str) -> MeasuredPoints:
     """Return the points of a file that was uploaded before."""
     st.button("Forget this file", key="points_forget", on_click=_forget, type="tertiary")
     try:
-        return _parsed(kept_csv(name), _TITLES[_UPLOAD])
+        return _parsed(stored_csv(name), _TITLES[_UPLOAD])
     except StoreError as error:
         return MeasuredPoints(_TITLES[_UPLOAD], (), str(error))
 

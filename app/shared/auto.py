@@ -61,7 +61,7 @@ def draw(choice: Choice, problem: Problem | None, gpu: str | None, gpu_name: str
 
     Candidates without a time are simulated by the worker; the choice may change after that.
     """
-    if not choice.is_taken:
+    if not choice.is_supported:
         st.caption(plain_markdown(choice.reason))
         return
     config = ", ".join(f"{name}={value}" for name, value in choice.config.items())

@@ -32,7 +32,7 @@ from engine.own_kernels.registry import (
     check_kernel,
     forget_kernel,
     fork_kernel,
-    keep_kernel,
+    register_kernel,
 )
 from engine.pipeline.trial import (
     Where,
@@ -360,7 +360,7 @@ def _try_and_add(
                 raise InvalidKernel(trial.sentence)
         if where is not None:
             write_description(path, toml, where)
-        added = keep_kernel(path)
+        added = register_kernel(path)
         supported = _supported_problem(added, selection.problem)
         st.session_state[_ADDED] = {"variant": added.id, **supported}
 

@@ -198,7 +198,7 @@ class Stored:
             if field["name"] in cls.always_written and field["schema"]["type"] == "default":
                 field["schema"] = field["schema"]["schema"]
             _accept_json(field["schema"], handler.resolve_ref_schema)
-        ignored = (*cls.derived, *cls.removed)
+        ignored = frozenset((*cls.derived, *cls.removed))
         if not ignored and not cls.omitted_defaults:
             return schema
 
@@ -206,7 +206,10 @@ class Stored:
             if not isinstance(raw, dict):
                 return validate(raw)
             try:
-                noun = validate({k: v for k, v in raw.items() if k not in ignored})
+                known = raw
+                if not ignored.isdisjoint(raw):
+                    known = {k: v for k, v in raw.items() if k not in ignored}
+                noun = validate(known)
             except InvalidProblem as error:
                 raise ValueError(str(error)) from None
             try:

@@ -28,7 +28,7 @@ from engine.cli.options import (
     problem_from,
 )
 from engine.cli.output import print_json, print_table
-from engine.own_kernels.registry import forget_kernel, keep_kernel
+from engine.own_kernels.registry import forget_kernel, register_kernel
 from engine.pipeline.request import target_device
 from engine.sessions.known_times import open_history
 from kernels.ladder import LADDER, markdown_table
@@ -73,7 +73,7 @@ def run(args: VariantsOptions) -> int:
             code="names_beside_a_fixed_list",
         )
     if args.add is not None:
-        keep_kernel(args.add)
+        register_kernel(args.add)
     if args.forget is not None:
         _forget(args.forget)
     if args.forecasts:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -43,7 +44,9 @@ from engine.model.occupancy import IntArray
 from kernels.variant import Config, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
-_MAX_MIXED = 8  # points of a curve at which CTAs are scheduled one by one
+# Points of a curve at which CTAs are scheduled one by one: the first, where one CTA more on an SM
+# changes a time by up to a quarter, and some beyond.
+_FIRST_MIXED, _MAX_MIXED = 16, 8
 # With more CTAs in a launch, the assignment of the last ones matters little.
 _MAX_DISPATCHED = 4_000
 
@@ -96,8 +99,8 @@ class SimulatedCtas:
             cycles,
             launches,
             np.flatnonzero(several & (slices > 0)),
-            lambda i: grid_cycles(
-                self.times, self._slice(config, launches, i), num_sms, int(slices[i])
+            lambda i: _alike(
+                self.times, tuple(self._slice(config, launches, i)), num_sms, int(slices[i])
             ),
         )
         for i in np.flatnonzero(own).tolist():
@@ -133,8 +136,8 @@ class SimulatedCtas:
         to the cycles of equal CTAs between these."""
         if len(which) == 0:
             return
-        last = len(which) - 1
-        some = which[np.unique(np.geomspace(1, last + 1, _MAX_MIXED).astype(np.int64) - 1)]
+        beyond = np.geomspace(1, len(which), _MAX_MIXED).astype(np.int64) - 1
+        some = which[np.union1d(np.arange(min(len(which), _FIRST_MIXED)), beyond)]
         shares = np.array([exact(i) for i in some.tolist()]) / cycles[some]
         cycles[which] *= np.interp(launches.batch[which], launches.batch[some], shares)
 
@@ -212,6 +215,12 @@ class SimulatedCtas:
         begins = chunk * np.arange(splits)[:, np.newaxis]
         visited = np.clip(step * ends - begins, 0, chunk)
         return visited[visited > 0].astype(np.float64)
+
+
+@lru_cache(maxsize=4096)  # of the batches that a slider draws again
+def _alike(times: CtaTimes, lengths: tuple[float, ...], num_sms: int, repeats: int) -> float:
+    """Return `grid_cycles`."""
+    return grid_cycles(times, lengths, num_sms, repeats)
 
 
 def _heads(config: Config, launches: Launches, i: int) -> tuple[int, int]:

@@ -86,7 +86,7 @@ def predictions_path() -> Path:
     return data_folder() / "predictions.jsonl"
 
 
-def keep_prediction(evaluation: Evaluation, predicted: Latency | None) -> None:
+def log_prediction(evaluation: Evaluation, predicted: Latency | None) -> None:
     """Record an evaluation's prediction in the ledger. Write errors are ignored: they must not
     fail an evaluation."""
     if predicted is None or not evaluation.source_sha256:
@@ -268,7 +268,7 @@ class History:
 
     def keep(self, evaluation: Evaluation, predicted: Latency | None) -> None:
         """Record a prediction, to be scored when the launch is measured later."""
-        keep_prediction(evaluation, predicted)
+        log_prediction(evaluation, predicted)
 
     # Predictions
 

@@ -263,7 +263,7 @@ def is_csv_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def keep_csv(data: bytes, most_files: int = _MAX_FILES) -> str:
+def store_csv(data: bytes, most_files: int = _MAX_FILES) -> str:
     """Store a table and return its name.
 
     Args:
@@ -291,7 +291,7 @@ def keep_csv(data: bytes, most_files: int = _MAX_FILES) -> str:
     return name
 
 
-def kept_csv(name: str) -> bytes:
+def stored_csv(name: str) -> bytes:
     """Return the table with this name.
 
     Raises:

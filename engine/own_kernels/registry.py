@@ -129,7 +129,7 @@ def check_kernel(path: Path) -> Variant:
         raise InvalidKernel(str(mistake), code=mistake.code) from None
 
 
-def keep_kernel(path: Path) -> Variant:
+def register_kernel(path: Path) -> Variant:
     """Register a kernel permanently, for every process of this user.
 
     Raises:
@@ -220,7 +220,7 @@ def fork_kernel(variant: Variant) -> Variant:
         files.make_folder(folder / name)
         for file, text in written.items():
             files.write(folder / name / file, text.encode())
-    return keep_kernel(folder / name / f"{name}.cu")
+    return register_kernel(folder / name / f"{name}.cu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ def parent_of(source: Path) -> Parent | None:
 
 
 def forget_kernel(variant_id: str) -> None:
-    """Remove a kernel from the list; its file is kept. Raises StoreError as `keep_kernel`."""
+    """Remove a kernel from the list; its file is kept. Raises StoreError as `register_kernel`."""
     _write([kept for kept in added_kernels() if kept.stem != variant_id])
 
 

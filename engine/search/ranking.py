@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar, get_args
 
 from engine.attention.evaluation import METHODS, Evaluation, Origin, basis_of, method_of
@@ -167,12 +168,11 @@ def compare_rows(row: SweepRow, against: SweepRow) -> Verdict:
     return interval_verdict(a, b).verdict
 
 
-def problem_columns(problem: Problem) -> dict[str, Any]:
+@lru_cache(maxsize=4096)
+def problem_columns(problem: Problem) -> Mapping[str, Any]:
     """Return the problem's label and its fields, as columns of a table."""
-    return {
-        "problem": problem.label(),
-        **{f.name: getattr(problem, f.name) for f in fields(problem)},
-    }
+    sizes = {f.name: getattr(problem, f.name) for f in fields(problem)}
+    return MappingProxyType({"problem": problem.label(), **sizes})
 
 
 # Points ranked from fast to slow; points with indistinguishable times share a place.

@@ -55,9 +55,10 @@ def sweep_frame(rows: Iterable[SweepRow]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    lines = [row_dict(row) for row in rows]
-    tunables = dict.fromkeys(name for line in lines for name in line if name.startswith(_CONFIG))
-    return pd.DataFrame(lines, columns=[*COLUMNS, *tunables])
+    rows = list(rows)
+    tunables = dict.fromkeys(name for row in rows for name in row.config)
+    columns = [*COLUMNS, *(_CONFIG + name for name in tunables)]
+    return pd.DataFrame([row_dict(row) for row in rows], columns=columns)
 
 
 def row_dict(row: SweepRow) -> dict[str, Any]:

@@ -41,8 +41,8 @@ _SUMMARY_PROBLEMS = 200
 _MIN_INTERVAL_S = 1.0  # between two listings of the folders
 _SHARE = 0.05  # maximum share of time for listing
 _LAYOUT = f"schema {SCHEMA_VERSION}, times 2"
-_TAKEN = (b'"measured"', b'"recorded"')  # origins of stored times
-_MAX_KEPT_BYTES = 256 << 20
+_KNOWN_ORIGINS = (b'"measured"', b'"recorded"')  # origins of stored times
+_MAX_CACHE_BYTES = 256 << 20
 
 
 def open_history(most_s: float | None = None) -> History:
@@ -59,13 +59,13 @@ def open_history(most_s: float | None = None) -> History:
         return History()
 
 
-class _Kept(Record):
+class _CachedTimes(Record):
     """Index entry of one file."""
 
     times: Annotated[tuple[KnownTime, ...], Field(strict=False)]
 
 
-class _KeptSession(_Kept):
+class _CachedSession(_CachedTimes):
     """Cached times of an open session, up to an offset in its journal."""
 
     layout: str
@@ -74,7 +74,7 @@ class _KeptSession(_Kept):
     jobs: Annotated[tuple[str, ...], Field(strict=False)]
 
 
-_AnyKept = TypeVar("_AnyKept", bound=_Kept)
+_AnyCached = TypeVar("_AnyCached", bound=_CachedTimes)
 
 
 class _Query(NamedTuple):
@@ -84,7 +84,7 @@ class _Query(NamedTuple):
     problem: Problem | None = None
     name: str = ""
 
-    def holds(self, t: KnownTime) -> bool:
+    def matches(self, t: KnownTime) -> bool:
         return (
             (not self.device or t.device == self.device)
             and (self.problem is None or t.problem == self.problem)
@@ -146,7 +146,7 @@ class KnownTimes:
             `unread`
         is the number of remaining files. None: read all at once.
         at_once: files whose times are fetched and stored together.
-        keep_from_bytes: times of a journal are cached once this many bytes are new.
+        cache_from_bytes: times of a journal are cached once this many bytes are new.
         most_of_a_launch: times of one kernel, config, problem and GPU, the newest files first.
     """
 
@@ -157,9 +157,9 @@ class KnownTimes:
         most_s: float | None = None,
         at_once: int = 64,
         most_of_a_launch: int = 32,
-        keep_from_bytes: int = 4 << 20,
+        cache_from_bytes: int = 4 << 20,
     ) -> None:
-        self._keep_from_bytes = keep_from_bytes
+        self._cache_from_bytes = cache_from_bytes
         self._at_once, self._most_of_a_launch = at_once, most_of_a_launch
         self._store = store or default_store()
         self._working = working or working_folder()
@@ -222,11 +222,11 @@ class KnownTimes:
                 infos = [info for info in self._infos if asked.may_be_in(info)]
                 unread = [info for info in infos if info.name not in answer.files]
                 answer.unread = self._read(asked, answer, unread)
-                kept = (answer.times.get(info.name, ()) for info in infos)
-                answer.joined = tuple(chain.from_iterable(kept))
+                cached = (answer.times.get(info.name, ()) for info in infos)
+                answer.joined = tuple(chain.from_iterable(cached))
                 answer.listing = self._listing
             of_sessions = chain.from_iterable(self._sessions.values())
-            return (*answer.joined, *filter(asked.holds, of_sessions))
+            return (*answer.joined, *filter(asked.matches, of_sessions))
 
     def _read(self, asked: _Query, answer: _QueryResult, infos: Sequence[SnapshotInfo]) -> int:
         """Add the times of these files to the answer; return how many files there was no time
@@ -236,7 +236,7 @@ class KnownTimes:
             if self._most_s is not None and self._left_s[asked.problem is not None] <= 0:
                 return len(infos) - done
             for info, times in self._of_files(infos[done : done + self._at_once]):
-                answer.take(info, filter(asked.holds, times), self._most_of_a_launch)
+                answer.take(info, filter(asked.matches, times), self._most_of_a_launch)
             self._left_s[asked.problem is not None] -= time.monotonic() - begin
         return 0
 
@@ -246,10 +246,10 @@ class KnownTimes:
         for shipped in (False, True):
             index = self._store.index(_LAYOUT, shipped=shipped)
             mine = [info for info in infos if info.shipped == shipped]
-            kept = index.of([info.name for info in mine]) if mine else {}
+            cached = index.of([info.name for info in mine]) if mine else {}
             fresh: dict[tuple[str, str], str] = {}
             for info in mine:
-                times = _from_index(kept.get((info.name, info.key)))
+                times = _from_index(cached.get((info.name, info.key)))
                 if times is None:
                     try:
                         times = self._opened(info)
@@ -276,7 +276,7 @@ class KnownTimes:
 
     def _refresh_session(self, path: Path) -> None:
         try:
-            self._sessions.setdefault(path, _OfSession(path, self._keep_from_bytes)).refresh()
+            self._sessions.setdefault(path, _OfSession(path, self._cache_from_bytes)).refresh()
         except AttuneError:
             self._sessions.pop(path, None)
 
@@ -287,14 +287,14 @@ class _OfSession:
     Times of a long journal are cached in the cache folder with the offset up to which it was read.
     """
 
-    def __init__(self, path: Path, keep_from_bytes: int) -> None:
+    def __init__(self, path: Path, cache_from_bytes: int) -> None:
         self._path = path
-        self._keep_from_bytes = keep_from_bytes
+        self._cache_from_bytes = cache_from_bytes
         self._session: Session | None = None
-        self._offset = self._kept_to = 0  # bytes of the journal
+        self._offset = self._cached_to = 0  # bytes of the journal
         self._jobs: set[str] = set()
         self._times: tuple[KnownTime, ...] = ()
-        self._open_kept()
+        self._read_cache()
 
     def __iter__(self) -> Iterator[KnownTime]:
         title = (self._session.title if self._session else "") or "Untitled session"
@@ -308,10 +308,10 @@ class _OfSession:
             self._session.refresh()
         lines, self._offset = files.read_lines(self._path, self._offset)
         # Most of a line is not its times, and a line with only a prediction has none.
-        taken = [line for line in lines if any(origin in line for origin in _TAKEN)]
+        taken = [line for line in lines if any(origin in line for origin in _KNOWN_ORIGINS)]
         self._times += times_of(filter(None, map(self._evaluation, taken)), session="")
-        if self._offset - self._kept_to > self._keep_from_bytes:
-            self._keep()
+        if self._offset - self._cached_to > self._cache_from_bytes:
+            self._write_cache()
 
     def _evaluation(self, line: bytes) -> Evaluation | None:
         try:
@@ -326,51 +326,53 @@ class _OfSession:
         return evaluation
 
     @property
-    def _kept(self) -> Path:
+    def _cache_path(self) -> Path:
         return files.cache_root() / "times" / f"{self._path.stem}.json"
 
-    def _keep(self) -> None:
-        whole = _KeptSession(
+    def _write_cache(self) -> None:
+        whole = _CachedSession(
             layout=_LAYOUT,
             journal=str(self._path),
             offset=self._offset,
             jobs=tuple(self._jobs),
             times=self._times,
         )
-        self._kept_to = self._offset
+        self._cached_to = self._offset
         with suppress(OSError, AttuneError, ValueError):  # the index cannot store NaN
-            files.make_folder(self._kept.parent)
-            files.write(self._kept, _packed(whole).encode(), durable=False)
+            files.make_folder(self._cache_path.parent)
+            files.write(self._cache_path, _packed(whole).encode(), durable=False)
 
-    def _open_kept(self) -> None:
+    def _read_cache(self) -> None:
         try:
-            kept = _unpacked(_KeptSession, files.read(self._kept, _MAX_KEPT_BYTES).decode())
+            cached = _unpacked(
+                _CachedSession, files.read(self._cache_path, _MAX_CACHE_BYTES).decode()
+            )
             size = self._path.stat().st_size
         except (OSError, AttuneError, ValueError):
             return
-        if kept is None or (kept.layout, kept.journal) != (_LAYOUT, str(self._path)):
+        if cached is None or (cached.layout, cached.journal) != (_LAYOUT, str(self._path)):
             return
-        if kept.offset <= size:  # otherwise it is another journal of that name
-            self._offset = self._kept_to = kept.offset
-            self._jobs, self._times = set(kept.jobs), kept.times
+        if cached.offset <= size:  # otherwise it is another journal of that name
+            self._offset = self._cached_to = cached.offset
+            self._jobs, self._times = set(cached.jobs), cached.times
 
 
 def _for_index(times: tuple[KnownTime, ...]) -> str:
-    return _packed(_Kept(times=times))
+    return _packed(_CachedTimes(times=times))
 
 
 def _from_index(text: str | None) -> tuple[KnownTime, ...] | None:
-    kept = _unpacked(_Kept, text) if text is not None else None
-    return kept.times if kept is not None else None
+    cached = _unpacked(_CachedTimes, text) if text is not None else None
+    return cached.times if cached is not None else None
 
 
-def _packed(kept: _Kept) -> str:
+def _packed(cached: _CachedTimes) -> str:
     """Compress times, because the times of a file are repetitive and an index of 10,000 files is
     300 MB."""
-    return base64.b85encode(zlib.compress(kept.model_dump_json().encode(), 1)).decode()
+    return base64.b85encode(zlib.compress(cached.model_dump_json().encode(), 1)).decode()
 
 
-def _unpacked(kind: type[_AnyKept], text: str) -> _AnyKept | None:
+def _unpacked(kind: type[_AnyCached], text: str) -> _AnyCached | None:
     try:
         return kind.model_validate_json(zlib.decompress(base64.b85decode(text)))
     except (ValueError, zlib.error):  # a ValidationError is a ValueError

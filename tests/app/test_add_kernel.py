@@ -13,7 +13,7 @@ from words import says
 from engine.attention.config import added_kernels
 from engine.cuda_source import compile_kernel
 from engine.jobs.manager import use_manager
-from engine.own_kernels.registry import keep_kernel
+from engine.own_kernels.registry import register_kernel
 
 BLOCK = """/* attune
 cubin = "rows.cubin"
@@ -46,7 +46,7 @@ def test_an_added_kernel_is_a_variant_until_it_is_removed(open_app, tmp_path, mo
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
     for file in DATA.glob("naive_flash.*"):
         shutil.copy(file, tmp_path)
-    keep_kernel(tmp_path / "naive_flash.cu")
+    register_kernel(tmp_path / "naive_flash.cu")
     at = open_app(gpu="L4", variant="naive_flash")
     assert at.selectbox(key="variant").value == "naive_flash"
     at.button(key="add_kernel").click().run()
@@ -130,7 +130,7 @@ def test_another_compilers_machine_code_runs_on_the_page(open_app, tmp_path, mon
     made = compile_kernel(DATA / "float_rows.cu", macros, "sm_89", ("attention_rows",))
     (tmp_path / "rows.cubin").write_bytes(made.cubin)
     (tmp_path / "rows.cu").write_text(BLOCK, encoding="utf-8")
-    keep_kernel(tmp_path / "rows.cu")
+    register_kernel(tmp_path / "rows.cu")
     at = open_app(gpu="L4", S="37", H="2", dtype="float32", variant="rows", tab="Machine code")
     at.button(key="run").click().run()
     until(at, lambda page: metric(page, "Correctness") != "–", timeout_s=240)

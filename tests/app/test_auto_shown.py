@@ -8,7 +8,7 @@ import pytest
 from app_driver import metric, texts
 from made_up_history import Times
 from test_compare_page import save
-from test_known_times_shown import taken
+from test_known_times_shown import timed
 
 from app.shared import auto, known_times
 from engine.attention.config import find_variant
@@ -50,14 +50,14 @@ def test_sweep_of_auto_sweeps_the_chosen_kernel(open_app):
     assert not at.exception
     assert not at.error
     for seqlen in (128, 2048):
-        taken = choose(Problem(1, 1, seqlen, 64), find_device("L4"), history=LOOKED_UP)
-        for tunable in taken.variant.tunables:
+        chosen = choose(Problem(1, 1, seqlen, 64), find_device("L4"), history=LOOKED_UP)
+        for tunable in chosen.variant.tunables:
             assert any(w.key == f"sweep_{tunable.name}" for w in at.text_input), tunable.name
 
 
 def test_sweep_of_auto_uses_times_of_sessions(open_app):
     sha = read_sources(find_variant("v01").source).source_sha256
-    save("Faster than any", taken(0.5, 128, sha))
+    save("Faster than any", timed(0.5, 128, sha))
     untimed = choose(Problem(1, 1, 256, 64), find_device("L4"), history=LOOKED_UP).variant
     assert untimed.id != "v01"
     for seqlen, variant in (("128", find_variant("v01")), ("256", untimed)):
@@ -97,9 +97,13 @@ def test_final_choice_is_cached_until_its_inputs_change(monkeypatch, ladder_of):
     assert (first.is_final, number > 0) == (True, True)
     assert ask(history) == (first, 0)
     # A time of this problem, one of another problem (it may calibrate), one of another source.
-    here = replace(taken(0.5, 128, "ab" * 32), problem=problem)
-    mine = replace(taken(9.5, 128, "ab" * 32), variant=first.variant.id)
-    for evaluation, changes in ((taken(0.5, 128, "ab" * 32), False), (here, True), (mine, True)):
+    here = replace(timed(0.5, 128, "ab" * 32), problem=problem)
+    mine = replace(timed(9.5, 128, "ab" * 32), variant=first.variant.id)
+    for evaluation, changes in (
+        (timed(0.5, 128, "ab" * 32), False),
+        (here, True),
+        (mine, True),
+    ):
         times = Times({"L4": times_of([evaluation], session="mine")})
         assert (ask(replace(history, times=times))[1] > 0) == changes
         ask(history)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from app_driver import charts, metric, plain_texts, texts, until
 from test_compare_page import save
-from test_known_times_shown import taken
+from test_known_times_shown import timed
 from words import says
 
 from app.batch.charts import batch_ticks
@@ -215,7 +215,7 @@ def test_the_shipped_l4_study_is_offered_for_its_variant(open_app):
 
 def test_times_of_the_same_source_are_used_by_default(open_app):
     sha = read_sources(find_variant("v01").source).source_sha256
-    save("On the L4", taken(800.0, 256, sha), taken(410.0, 128, sha))
+    save("On the L4", timed(800.0, 256, sha), timed(410.0, 128, sha))
     at = open_batch(open_app)
     assert "On the L4" in at.selectbox(key="points").format_func(at.selectbox(key="points").value)
     assert "points" not in at.query_params

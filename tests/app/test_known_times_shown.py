@@ -26,7 +26,7 @@ from engine.history.known_time import KnownTime, not_comparable, times_of
 from engine.search.results import sweep_frame
 
 
-def taken(us: float, seqlen: int, source_sha256: str) -> Evaluation:
+def timed(us: float, seqlen: int, source_sha256: str) -> Evaluation:
     latency = Latency("measured", us, us * 0.99, us * 1.01, "test data")
     return replace(
         BASE,
@@ -76,7 +76,7 @@ def test_shipped_study_is_shown_with_the_prediction(open_app):
 
 def test_a_time_of_the_same_source_is_used_and_calibrates(open_app):
     sha = read_sources(find_variant("v01").source).source_sha256
-    save("On the L4", taken(800.0, 256, sha), taken(410.0, 128, sha))
+    save("On the L4", timed(800.0, 256, sha), timed(410.0, 128, sha))
     at = drawn(open_app(variant="v01", S="128", gpu="L4"))
     assert (metric(at, "Latency"), badge(at, "Latency")) == ("410 µs", "recorded")
     assert says(texts(at), "calibrated_on_known_times", "2")
@@ -85,7 +85,7 @@ def test_a_time_of_the_same_source_is_used_and_calibrates(open_app):
 
 
 def test_a_time_of_another_source_calibrates_nothing(open_app):
-    save("Elsewhere", taken(410.0, 256, "ab" * 32))
+    save("Elsewhere", timed(410.0, 256, "ab" * 32))
     at = drawn(open_app(variant="v01", S="256", gpu="L4"), predicted)
     assert not says(texts(at), "calibrated_on_known_times")
     assert says(known_tables(at)[0]["source"], "another_source")
@@ -94,9 +94,9 @@ def test_a_time_of_another_source_calibrates_nothing(open_app):
 def test_sweep_points_are_shown_with_known_times():
     rows = rows_of(spec(variants=("v01",), seqlens=(128,)))
     sha = read_sources(find_variant("v01").source).source_sha256
-    known = times_of([taken(410.0, 128, sha), taken(543.0, 128, "ab" * 32)], session="s")
+    known = times_of([timed(410.0, 128, sha), timed(543.0, 128, "ab" * 32)], session="s")
     flash = BaselineTiming("flash", Latency("recorded", 5.0, 5.0, 5.0, "test data"))
-    known += times_of([replace(taken(1.0, 128, ""), latency=None, baselines=(flash,))], session="s")
+    known += times_of([replace(timed(1.0, 128, ""), latency=None, baselines=(flash,))], session="s")
     table = frames.table(sweep_frame(rows))
     by_point = {r.point: r for r in rows}
     table = frames.beside_known(table, by_point, history_of(*known), "latency µs")
@@ -120,11 +120,12 @@ def test_sweep_ratios_compare_only_measured_times():
     assert rows[0].median_us == 10
     at = rows[0].problem
     flash = BaselineTiming("flash", Latency("recorded", 5.0, 5.0, 5.0, "test data"))
-    taken_sdpa = times_of(
-        [replace(taken(1.0, 1, ""), problem=at, latency=None, baselines=(flash,))], session="s"
+    sdpa_times = times_of(
+        [replace(timed(1.0, 1, ""), problem=at, latency=None, baselines=(flash,))],
+        session="s",
     )
     for checked, ratios in ((True, {"2× slower"}), (False, None)):
-        known = history_of(*(replace(t, checked=checked) for t in taken_sdpa))
+        known = history_of(*(replace(t, checked=checked) for t in sdpa_times))
         table = frames.table(sweep_frame(rows))
         table = frames.beside_known(table, {r.point: r for r in rows}, known, "latency µs")
         assert set(table["SDPA µs, recorded"].dropna()) == {5.0}
@@ -133,7 +134,7 @@ def test_sweep_ratios_compare_only_measured_times():
 
 def test_variant_ratios_compare_only_measured_times():
     flash = BaselineTiming("flash", Latency("recorded", 5.0, 5.0, 5.0, "test data"))
-    mine, sdpa = times_of([replace(taken(20.0, 128, ""), baselines=(flash,))], session="s")
+    mine, sdpa = times_of([replace(timed(20.0, 128, ""), baselines=(flash,))], session="s")
     each = variants_frame.Line("v01", "", "", None, None, mine, sdpa)
     assert variants_frame.frame([each])["against SDPA"][0] == "4× slower"
     for one in (

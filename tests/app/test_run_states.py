@@ -231,9 +231,9 @@ def test_the_time_of_autos_kernel_is_requested_after_a_run(open_app, jobs, monke
     assert not asked  # moving a slider asks for nothing
     jobs.answer = done(BASE)
     at = run(at)
-    taken = choose(BASE.problem, find_device("L4"), None, History(work="look up")).variant.id
-    assert taken != BASE.variant
-    assert any(history is asked[-1] and name == taken for history, name in looked_up)
+    chosen = choose(BASE.problem, find_device("L4"), None, History(work="look up")).variant.id
+    assert chosen != BASE.variant
+    assert any(history is asked[-1] and name == chosen for history, name in looked_up)
 
 
 def test_the_cause_of_a_failed_run_is_shown_in_every_tab(open_app, jobs):

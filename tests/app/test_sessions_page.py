@@ -14,7 +14,7 @@ from words import says
 from app.sessions import frames
 from engine.attention.evaluation import BaselineTiming, Latency
 from engine.base.errors import Status
-from engine.history.history import keep_prediction, predictions
+from engine.history.history import log_prediction, predictions
 from engine.history.known_time import times_of
 from engine.sessions import store as store_module
 from engine.sessions.known_times import score
@@ -136,7 +136,7 @@ def test_a_session_of_baselines_opens_as_a_table_and_a_chart(open_app, sessions_
 def test_predictions_that_were_measured_later_are_one_plot(open_app):
     predicted = Latency("predicted", 11.0, 8.0, 15.0, "one CTA binds")
     first = replace(BASE, source_sha256="ab" * 32)
-    keep_prediction(first, predicted)
+    log_prediction(first, predicted)
     measured = replace(first, latency=MEASURED, when="2999-01-01T00:00:00+00:00")
     save("Measured later", measured)
     at = open_app("sessions")

@@ -109,7 +109,7 @@ class Simulated(History):
     """A history with simulated times by variant; variants that are not named have no time."""
 
     us: Mapping[str, float] = field(default_factory=dict)
-    taken_us: Mapping[str, float] = field(default_factory=dict)  # measured times
+    measured_us: Mapping[str, float] = field(default_factory=dict)  # measured times
     calibrated: tuple[str, ...] = ()  # variants of `us` with a calibrated time
     spilling: tuple[str, ...] = ()  # all others are known not to spill
 
@@ -119,7 +119,7 @@ class Simulated(History):
 
     def time_of(self, kernel: Kernel, _: Problem) -> Time | None:
         name = kernel.variant.id
-        if (us := self.taken_us.get(name)) is not None:
+        if (us := self.measured_us.get(name)) is not None:
             return Time(us, us, us, "measured", "", 0, "session mine", "")
         if (us := self.us.get(name)) is None:
             return None
@@ -160,9 +160,9 @@ def test_no_ratio_of_a_calibrated_and_an_uncalibrated_time_is_written() -> None:
         assert "×" not in found.reason
     both = choose(SMALL, L4, history=replace(known, calibrated=("v11", "v12")))
     assert both.reason.endswith("2.00×.")
-    taken = choose(SMALL, L4, history=replace(known, taken_us={"v11": 2.0}))
-    assert taken.variant.id == "v11"
-    assert taken.reason.endswith(f"), {NOT_COMPARABLE}.")
+    found = choose(SMALL, L4, history=replace(known, measured_us={"v11": 2.0}))
+    assert found.variant.id == "v11"
+    assert found.reason.endswith(f"), {NOT_COMPARABLE}.")
 
 
 @pytest.mark.usefixtures("table")
@@ -173,9 +173,9 @@ def test_without_cached_times_the_row_of_the_table_is_chosen() -> None:
     assert says(small.reason, "time_known_yet")
     # A time of another candidate alone does not change the choice.
     assert choose(SMALL, L4, history=replace(nothing, us={"v11": 1.0})).variant.id == "v12"
-    assert choose(SMALL, L4, history=replace(nothing, taken_us={"v11": 1.0})).variant.id == "v11"
-    slower = Times({"L4": [taken("v08", 9.0)]})
-    beside = replace(nothing, us={"v11": 1.0}, taken_us={"v08": 9.0}, times=slower)
+    assert choose(SMALL, L4, history=replace(nothing, measured_us={"v11": 1.0})).variant.id == "v11"
+    slower = Times({"L4": [timed("v08", 9.0)]})
+    beside = replace(nothing, us={"v11": 1.0}, measured_us={"v08": 9.0}, times=slower)
     assert choose(SMALL, L4, history=beside).variant.id == "v12"  # v11 is predicted
     assert choose(replace(LARGE, seqlen=3000), L4, history=nothing).variant.id == "v11"
 
@@ -193,7 +193,7 @@ def test_spilling_kernels_are_chosen_only_if_timed_or_all_spill() -> None:
     assert decided_by(SMALL, L4, looked_up) != decided_by(SMALL, L4, replace(known, work="look up"))
     all_spill = replace(known, spilling=tuple(v.id for v in LADDER))
     assert choose(SMALL, L4, history=all_spill).variant.id == "v12"
-    measured = replace(spills, times=Times({"L4": [replace(taken("v12", 3.0), config=CONFIG_V12)]}))
+    measured = replace(spills, times=Times({"L4": [replace(timed("v12", 3.0), config=CONFIG_V12)]}))
     assert choose(SMALL, L4, history=measured).variant.id == "v12"
 
 
@@ -296,7 +296,7 @@ def test_a_damaged_table_gives_a_one_sentence_message(
     assert says(choose(SMALL, L4, history=LOOKED_UP).reason, "auto_table")
 
 
-def taken(variant: str, us: float, source_sha256: str = "") -> KnownTime:
+def timed(variant: str, us: float, source_sha256: str = "") -> KnownTime:
     """Return a known time of the present source, or of `source_sha256`."""
     found = find_variant(variant)
     return KnownTime(
@@ -317,12 +317,12 @@ def taken(variant: str, us: float, source_sha256: str = "") -> KnownTime:
 
 @pytest.mark.usefixtures("table")
 def test_kernels_that_were_timed_are_candidates_and_those_of_another_source_are_not() -> None:
-    quick = with_times(taken("v10", 2.5), taken("v01", 500.0))
+    quick = with_times(timed("v10", 2.5), timed("v01", 500.0))
     faster = choose(SMALL, L4, history=quick)
     assert faster.variant.id == "v10"
     assert "Measured (session mine) 2.5 µs" in faster.reason
     assert says(faster.reason, "beside_another")  # the second fastest, if simulated
-    foreign = choose(SMALL, L4, history=with_times(taken("v10", 2.5, "ab" * 32)))
+    foreign = choose(SMALL, L4, history=with_times(timed("v10", 2.5, "ab" * 32)))
     assert foreign.variant.id == "v12"
 
 
@@ -357,7 +357,7 @@ def test_a_request_for_auto_is_resolved_with_its_reason() -> None:
     assert says(resolved.config_origin.describe(), "given_rest", "keys_per_warp", "auto")
     names, problems = ["auto", "v01"], [SMALL, LARGE]
     assert chosen_variants(names, problems, L4, LOOKED_UP) == ("v12", "v11", "v01")
-    by_time = chosen_variants(names, problems, L4, with_times(taken("v10", 2.5)))
+    by_time = chosen_variants(names, problems, L4, with_times(timed("v10", 2.5)))
     assert by_time == ("v10", "v11", "v01")
 
 
@@ -531,5 +531,5 @@ def test_hopper_rungs_are_only_for_hopper_and_unranked_ones_are_named(
 
 def test_no_kernel_is_named_if_none_supports_the_problem() -> None:
     none = choose(replace(SMALL, dtype="float32"), L4)
-    assert (none.is_taken, none.note()) == (False, none.reason)
-    assert choose(SMALL, L4).is_taken
+    assert (none.is_supported, none.note()) == (False, none.reason)
+    assert choose(SMALL, L4).is_supported

@@ -558,3 +558,24 @@ def test_a_part_of_a_gpu_is_used_everywhere(
     assert made is not None
     assert made.median_us == table["predicted_us"].iloc[7]
     assert point.request.config["num_ctas"] % 16 == 0
+
+
+@pytest.mark.slow  # compiles and simulates
+def test_a_batch_has_one_time_whatever_the_largest_batch_is() -> None:
+    """CTAs of different lengths, as with a causal mask, are scheduled one by one."""
+    from engine.choose.batch.batch_table import predict_curve
+    from engine.history import History
+    from engine.model.kernel import Kernel
+
+    history, kernel, problem = History(), Kernel.of("v08", "L4"), replace(CAUSAL, batch=1)
+    if not history.estimate(kernel, problem).by_machine_code:
+        pytest.skip("no nvdisasm or no C++ compiler")
+    for most in (8, 17, 1024):
+        curve = predict_curve(
+            kernel, problem, range(1, most + 1), history, None, by_machine_code=True
+        )
+        for batch in (3, 4, 8):
+            made = history.estimate(kernel, replace(problem, batch=batch)).latency
+            assert made is not None
+            shown = curve.table["predicted_us"].iloc[batch - 1]
+            assert shown == pytest.approx(made.median_us), (most, batch)

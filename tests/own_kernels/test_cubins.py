@@ -26,7 +26,7 @@ from engine.gate.trees import find_kernels, open_trees
 from engine.history import History
 from engine.machine_code.cubin_files import choose_cubin
 from engine.model.kernel import compile_plan, variant_sources
-from engine.own_kernels.registry import check_kernel, keep_kernel
+from engine.own_kernels.registry import check_kernel, register_kernel
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest, target_device
 from engine.pipeline.simulated_launches import read_machine_code
@@ -78,7 +78,7 @@ def write_wrong_cubin(path: Path) -> None:
 
 
 def evaluate(path: Path, gpu: str | None = "L4", **wanted: object) -> Evaluation:
-    request = EvaluationRequest(variant=keep_kernel(path).id, problem=PROBLEM, gpu=gpu)
+    request = EvaluationRequest(variant=register_kernel(path).id, problem=PROBLEM, gpu=gpu)
     with Evaluator(History()) as evaluator:
         return evaluator.evaluate(dataclasses.replace(request, **wanted)).evaluation
 
@@ -298,7 +298,7 @@ def test_cupy_launches_it_on_a_gpu(kernel: Path) -> None:
 
 
 def test_lines_of_another_file_are_not_those_of_the_description(kernel: Path) -> None:
-    request = EvaluationRequest(variant=keep_kernel(kernel).id, problem=PROBLEM, gpu="L4")
+    request = EvaluationRequest(variant=register_kernel(kernel).id, problem=PROBLEM, gpu="L4")
     code = read_machine_code(request, History())
     (report,) = code.passes
     assert {line.file for line in report.lines} == {"float_rows.cu"}

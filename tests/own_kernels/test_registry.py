@@ -20,8 +20,8 @@ from engine.own_kernels.registry import (
     check_kernel,
     forget_kernel,
     fork_kernel,
-    keep_kernel,
     parent_of,
+    register_kernel,
     use_kernel,
 )
 from kernels.ladder import LADDER
@@ -71,7 +71,7 @@ def test_a_name_is_never_a_path(folder: Path) -> None:
 
 
 def test_registered_kernels_are_stored(folder: Path) -> None:
-    keep_kernel(folder / "naive_flash.cu")
+    register_kernel(folder / "naive_flash.cu")
     assert own_ids() == ["naive_flash"]
     assert added_kernels() == [folder / "naive_flash.cu"]
     other = folder / "elsewhere"
@@ -79,7 +79,7 @@ def test_registered_kernels_are_stored(folder: Path) -> None:
     shutil.copy(folder / "naive_flash.cu", other)
     shutil.copy(folder / "naive_flash.attune.toml", other)
     with raises(InvalidKernel, "variant_name_taken", "naive_flash"):
-        keep_kernel(other / "naive_flash.cu")
+        register_kernel(other / "naive_flash.cu")
     forget_kernel("naive_flash")
     assert own_ids() == []
     assert (folder / "naive_flash.cu").exists()

@@ -93,7 +93,7 @@ def test_times_of_a_long_journal_are_read_incrementally(
     def times() -> list[float]:
         read.clear()
         found = times_named(
-            KnownTimes(store, folder, keep_from_bytes=1), "v05", {"num_splits": 4}, "L4"
+            KnownTimes(store, folder, cache_from_bytes=1), "v05", {"num_splits": 4}, "L4"
         )
         assert {t.session for t in found} == {working.title}
         return [t.latency.median_us for t in found]

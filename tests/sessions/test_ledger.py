@@ -12,7 +12,7 @@ from words import says
 
 from engine.attention.evaluation import Evaluation, Latency
 from engine.cli import main
-from engine.history.history import keep_prediction, predictions, predictions_path
+from engine.history.history import log_prediction, predictions, predictions_path
 from engine.history.known_time import KnownTime, times_of
 from engine.sessions.known_times import ledger_table, score
 from engine.sessions.store import default_store
@@ -38,7 +38,7 @@ def timed(*evaluations: Evaluation) -> tuple[KnownTime, ...]:
 
 
 def test_a_prediction_is_scored_by_the_time_that_came_later() -> None:
-    keep_prediction(run(), PREDICTED)
+    log_prediction(run(), PREDICTED)
     ledger = score(predictions(), timed(run("2026-02-01T00:00:00+00:00")))
     (found,) = ledger.counted
     assert found.ratio == pytest.approx(1.1)
@@ -53,8 +53,8 @@ def test_a_prediction_is_scored_by_the_time_that_came_later() -> None:
 
 def test_a_repeated_prediction_is_logged_once() -> None:
     for _ in range(3):
-        keep_prediction(run(), PREDICTED)
-    keep_prediction(replace(run(), config={"num_splits": 8}), PREDICTED)
+        log_prediction(run(), PREDICTED)
+    log_prediction(replace(run(), config={"num_splits": 8}), PREDICTED)
     assert len(predictions()) == 2
     ledger = score(predictions(), timed(run("2026-02-01T00:00:00+00:00")))
     assert (len(ledger.scores), ledger.waiting) == (1, 1)
@@ -63,9 +63,9 @@ def test_a_repeated_prediction_is_logged_once() -> None:
 def test_the_last_prediction_before_the_time_counts() -> None:
     late = replace(PREDICTED, median_us=120.0)
     last = replace(PREDICTED, median_us=90.0)
-    keep_prediction(run("2026-01-01T00:00:00+00:00"), PREDICTED)
-    keep_prediction(run("2026-01-02T00:00:00+00:00"), last)
-    keep_prediction(run("2026-03-01T00:00:00+00:00"), late)
+    log_prediction(run("2026-01-01T00:00:00+00:00"), PREDICTED)
+    log_prediction(run("2026-01-02T00:00:00+00:00"), last)
+    log_prediction(run("2026-03-01T00:00:00+00:00"), late)
     (found,) = score(predictions(), timed(run("2026-02-01T00:00:00+00:00"))).scores
     assert found.prediction.latency.median_us == 90.0
 
@@ -81,7 +81,7 @@ def test_the_last_prediction_before_the_time_counts() -> None:
 def test_inconclusive_predictions_are_listed_but_not_counted(
     taken: Evaluation, remark: str
 ) -> None:
-    keep_prediction(run(), PREDICTED)
+    log_prediction(run(), PREDICTED)
     ledger = score(predictions(), timed(taken))
     assert not ledger.counted
     assert ledger.scores[0].remark == remark
@@ -96,13 +96,13 @@ def test_inconclusive_predictions_are_listed_but_not_counted(
 
 
 def test_damaged_lines_and_a_full_disk_are_tolerated(tmp_path: Path) -> None:
-    keep_prediction(run(), PREDICTED)
+    log_prediction(run(), PREDICTED)
     with predictions_path().open("a") as file:
         file.write('{"when": 1}\n["x"]\nhalf a li')
     assert len(predictions()) == 1
     (tmp_path / "data").rename(tmp_path / "away")
     (tmp_path / "data").write_text("a file where the folder should be")
-    keep_prediction(run(), PREDICTED)
+    log_prediction(run(), PREDICTED)
 
 
 @pytest.mark.slow

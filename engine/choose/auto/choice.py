@@ -54,7 +54,7 @@ class Choice:
     is_final: bool = True
     time: Time | None = None  # measured, recorded or simulated; None if unknown
     # False: no kernel supports the problem; evaluating this one reports why.
-    is_taken: bool = True
+    is_supported: bool = True
 
     @property
     def variant(self) -> Variant:
@@ -71,7 +71,9 @@ class Choice:
     def note(self) -> str:
         """Return `auto takes v12 num_warps=4 …: reason`; only the reason if there is no kernel."""
         return (
-            self.reason if not self.is_taken else f"{AUTO} takes {self.describe()}. {self.reason}"
+            self.reason
+            if not self.is_supported
+            else f"{AUTO} takes {self.describe()}. {self.reason}"
         )
 
 
@@ -123,9 +125,9 @@ def choose(
         reason = (
             why or f"{kernel.variant.idea} No kernel takes the problem with the given tunables."
         )
-        is_taken = fits(kernel, problem)
+        is_supported = fits(kernel, problem)
         explanation = _sentences(device, problem, reason, tuned_note)
-        return Choice(kernel, explanation, tuple(given), is_taken=is_taken)
+        return Choice(kernel, explanation, tuple(given), is_supported=is_supported)
     offering = list(dict.fromkeys(offering))
     # If all spill, rank them all.
     unspilled = _without_spills(offering, problem, history) or offering
