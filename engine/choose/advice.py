@@ -18,7 +18,7 @@ from engine.base.errors import AttuneError, InvalidKernel, Status, UnknownName
 from engine.base.units import format_bytes, format_us
 from engine.choose.batch.alternatives import Option, Situation, rank_options
 from engine.history import History
-from engine.history.known_time import kernel_name
+from engine.history.known_time import has_present_source
 from engine.model.kernel import Estimate, Kernel, estimate, pass_reports
 from kernels.ladder import LADDER
 
@@ -76,7 +76,8 @@ def advice_limits(evaluations: Iterable[Evaluation]) -> str:
 def _best_of_each(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
     """Return the fastest evaluation per problem and device.
 
-    Measured and recorded times come before predictions; times of other kernels are skipped.
+    Measured and recorded times come before predictions; last are times of other sources than the
+    variant's present file.
     """
     best: dict[tuple[Problem, str], Evaluation] = {}
     for e in evaluations:
@@ -89,7 +90,7 @@ def _best_of_each(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
 
 
 def _rank(e: Evaluation) -> tuple[int, float]:
-    if e.latency is None or kernel_name(e, "") != e.variant:
+    if e.latency is None or not has_present_source(e):
         return 2, 0.0
     return int(e.latency.origin == "predicted"), e.latency.median_us
 

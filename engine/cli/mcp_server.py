@@ -116,7 +116,7 @@ class Tools:
         stalls = {k: v for k, v in main.get("stall_cycles", {}).items() if v}
         total = sum(stalls.values()) or 1.0
         return {
-            "simulated_us": code["latency"]["median_us"],
+            "predicted_us": code["latency"]["median_us"],
             "busy": _largest(main.get("busy", {})),
             "stalls": _largest({k: v / total for k, v in stalls.items()}),
             "lines": [
@@ -146,7 +146,7 @@ class Tools:
         line."""
         code = await self._sass(kernel, problem, gpu)
         return {
-            "simulated_us": code["latency"]["median_us"],
+            "predicted_us": code["latency"]["median_us"],
             "advice": [
                 {
                     "code": each["kind"],

@@ -15,7 +15,7 @@ from engine.base.units import format_us, format_usd
 from engine.choose.batch.batch_table import DEFAULT_TARGETS
 from engine.choose.batch.cost import Saving, TrafficUnit, WaitPlan
 from engine.choose.batch.mix import MixLine, parse_mix, read_mix, recommend_mix
-from engine.choose.batch.recommend import BatchRequest, BatchResult, recommend_for_choice
+from engine.choose.batch.recommend import BatchRequest, BatchResult, recommend_batch
 from engine.cli.options import (
     ConfigOptions,
     DefaultsOption,
@@ -145,7 +145,7 @@ def run(args: RecommendBatchOptions) -> int:
         traffic_unit=next(iter(named), "queries"),
     )
     history = open_history()
-    result = recommend_for_choice(request, history)
+    result = recommend_batch(request, history)
     invariance = _invariance(request, result, history) if args.invariance else None
     if args.json:
         extra = {} if invariance is None else {"invariance": _encoded(invariance)}

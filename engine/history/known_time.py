@@ -77,14 +77,32 @@ class Reference:
 def kernel_name(evaluation: Evaluation, session: str) -> str:
     """Return the variant's name, or the name of a `Reference` if another source was timed.
 
+    What ran here as the variant keeps its name after the file is edited: sessions compare the two.
+
     Args:
         session: its title.
     """
-    if evaluation.status is Status.PASSED or evaluation.source_sha256:
+    mine = None if evaluation.status is Status.PASSED else _own_time(evaluation, session)
+    if mine is None:
         return evaluation.variant
+    only_recorded = evaluation.status is Status.SKIPPED
+    is_its = is_of_this_source(mine) if only_recorded else bool(mine.source_sha256)
+    return evaluation.variant if is_its else Reference.of(mine).name
+
+
+def has_present_source(evaluation: Evaluation) -> bool:
+    """False if the evaluation has a time of another source than the variant's present file."""
+    mine = _own_time(evaluation, "")
+    if mine is None:
+        return True
+    if mine.source_sha256:
+        return is_of_this_source(mine)
+    return kernel_name(evaluation, "") == evaluation.variant
+
+
+def _own_time(evaluation: Evaluation, session: str) -> KnownTime | None:
     times = times_of([evaluation], session=session)
-    mine = next((time for time in times if not time.is_sdpa), None)
-    return evaluation.variant if mine is None else Reference.of(mine).name
+    return next((time for time in times if not time.is_sdpa), None)
 
 
 def under_own_names(evaluations: Iterable[Evaluation], session: str) -> list[Evaluation]:

@@ -17,9 +17,9 @@ from engine.base.schema import decode
 from engine.base.table import Bars, Table, Tabular
 from engine.base.units import format_us
 from engine.choose.auto import chosen_variants
+from engine.choose.batch import recommend
 from engine.choose.batch.mix import MixResult, parse_mix, read_mix
 from engine.choose.batch.mix import recommend_mix as recommend_mix_of
-from engine.choose.batch.recommend import recommend_for_choice
 from engine.choose.batch.types import BatchRequest, BatchResult
 from engine.devices.environment import collect_environment
 from engine.interface.attention_kernel import (
@@ -121,7 +121,7 @@ def recommend_batch(
         targets=(targets,) if isinstance(targets, int | float) else tuple(targets),
         **options,
     )
-    return recommend_for_choice(request, evaluator().history)
+    return recommend.recommend_batch(request, evaluator().history)
 
 
 @named_keywords(*MIX_OPTIONS)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from engine.attention.config import default_config, find_variant, resolve_config
+from engine.attention.config import default_config, find_variant
 from engine.attention.evaluation import ALL_KINDS, Evaluation, Latency, LatencyKind
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.attention.tensors import Inputs
 from engine.base.errors import MeasureError, Status
-from engine.choose.auto import choose
+from engine.choose.auto import resolve_kernel
 from engine.correctness import inputs_of
 from engine.measure.device_lock import measuring
 from engine.measure.sampler import SamplerSettings, SamplingRun
@@ -23,7 +23,6 @@ from engine.model.occupancy import unsupported_reason
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest, resolve
 from kernels.ladder import LADDER
-from kernels.variant import AUTO
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
@@ -162,20 +161,19 @@ class _Bench:
     def _tuned(self, entrant: Entrant) -> Entrant:
         """Fill in values tuned for this GPU and class of problems, and replace `auto` by its
         choice."""
-        if entrant.variant == AUTO:
-            choice = choose(self.problem, self.spec, entrant.config, self.evaluator.history)
-            self.notes.append(choice.note())
-            return Entrant(choice.variant.id, choice.config)
-        if self.spec is None:
+        made = resolve_kernel(
+            entrant.variant, entrant.config, self.problem, self.spec, self.evaluator.history
+        )
+        if made.choice is not None:
+            self.notes.append(made.choice.note())
+            return Entrant(made.variant.id, made.config.values)
+        config = made.config
+        if config.error and config.error not in self.notes:
+            self.notes.append(config.error)
+        if config.tuned is None:
             return entrant
-        variant = find_variant(entrant.variant)
-        resolved = resolve_config(variant, entrant.config, self.problem, self.spec)
-        if resolved.error and resolved.error not in self.notes:
-            self.notes.append(resolved.error)
-        if resolved.tuned is None:
-            return entrant
-        self.notes.append(f"The config of {variant.id}: {resolved.describe()}.")
-        return replace(entrant, config=resolved.values)
+        self.notes.append(f"The config of {made.variant.id}: {config.describe()}.")
+        return replace(entrant, config=config.values)
 
     def _check(self, entrant: Entrant) -> Evaluation:
         self.stage(f"Checking {entrant.name}")

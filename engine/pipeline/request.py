@@ -9,13 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from engine.attention.config import (
-    ConfigOrigin,
-    ResolvedConfig,
-    find_variant,
-    resolve_config,
-    variant_from,
-)
+from engine.attention.config import ResolvedConfig, variant_from
 from engine.attention.evaluation import Evaluation, Latency, PassReport
 from engine.attention.plan import LaunchPlan
 from engine.attention.problem import Problem
@@ -25,7 +19,7 @@ from engine.base.errors import AttuneError, InvalidProblem, Status
 from engine.base.memory import available_host_memory
 from engine.base.schema import Stored
 from engine.base.units import format_bytes
-from engine.choose.auto import Choice, choose
+from engine.choose.auto import Choice, resolve_kernel
 from engine.correctness.reference import coverage_size
 from engine.correctness.suspected_bugs import MAX_CASES
 from engine.cuda_on_host.client import Schedule
@@ -142,23 +136,13 @@ def resolve(
         InvalidKernel: there is a mistake in the kernel's description.
         InvalidProblem: it asks for `auto`, and there is no GPU to choose for.
     """
-    name = request.variant
     device, why = _device(request.gpu)
     if device is not None and request.clock_mhz is not None:
         device = at_clock(device, request.clock_mhz, request.clock)
-    if name == AUTO:
-        choice = choose(request.problem, device, request.config, history)
-        return ResolvedRequest(choice.variant, device, why, _origin(choice), choice)
-    variant = find_variant(name) if source is None else variant_from(source, name)
-    config = resolve_config(variant, request.config, request.problem, device)
-    return ResolvedRequest(variant, device, why, config)
-
-
-def _origin(choice: Choice) -> ResolvedConfig:
-    origins: dict[str, ConfigOrigin] = {
-        name: "given" if name in choice.given else "auto" for name in choice.config
-    }
-    return ResolvedConfig(choice.config, origins)
+    name = request.variant
+    of = name if name == AUTO or source is None else variant_from(source, name)
+    made = resolve_kernel(of, request.config, request.problem, device, history)
+    return ResolvedRequest(made.variant, device, why, made.config, made.choice)
 
 
 def choose_backend(

@@ -71,12 +71,12 @@ async def _improve(tools: Tools, source: Path) -> None:
         edit(source, EDITS[chosen])
         after = await tools.advice(name, PROBLEM, GPU)
         checked = await tools.check(name, "B1 H1 S130 D64", GPU)
-        if checked["status"] == "PASSED" and after["simulated_us"] <= now["simulated_us"]:
+        if checked["status"] == "PASSED" and after["predicted_us"] <= now["predicted_us"]:
             now = after
         else:
             source.write_text(before)
             taken_back.append((chosen, checked["status"]))
     assert [code for code, status in taken_back if status != "PASSED"] == ["tensor_idle"]
-    assert first["simulated_us"] / now["simulated_us"] >= 3.0
+    assert first["predicted_us"] / now["predicted_us"] >= 3.0
     final = await tools.check(name, "B1 H1 S130 D64", GPU)
     assert final["status"] == "PASSED", final["reason"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from made_up_history import MadeUpHistory, Times
+from search_data import correctness
 from words import says
 
 from engine.attention.evaluation import CALIBRATED, Evaluation, Latency, Resources, basis_of
@@ -23,9 +25,11 @@ from engine.choose.advice import (
 from engine.choose.auto import candidates_for
 from engine.choose.batch.alternatives import Situation, rank_options
 from engine.devices import find_device
-from engine.history.known_time import times_of
+from engine.history.known_time import kernel_name, times_of
 from engine.model.kernel import Kernel, variant_sources
 from kernels.ladder import LADDER, by_id
+
+PASSED: dict[str, Any] = {"status": Status.PASSED, "correctness": correctness()}
 
 
 def compiled(registers: int = 64, spill_bytes: int = 0) -> MadeUpHistory:
@@ -62,6 +66,35 @@ def test_advice_does_not_start_from_another_kernels_time() -> None:
     found = advise([evaluation("v01"), ours], compiled())  # the source of v01's time is unknown
     assert [s.reason for s in found] == [s.reason for s in advise([ours], compiled())]
     assert found
+
+
+def test_advice_does_not_start_from_a_time_before_an_edit() -> None:
+    """The time is v13's, of a source that the file no longer has."""
+    recorded = Latency("recorded", 15.0, 15.0, 15.0, "test data")
+    before = evaluation("v13", source_sha256="0" * 64, latency=recorded, **PASSED)
+    ours = evaluation("v05", latency=Latency("predicted", 99.0, 90.0, 110.0, "test data"))
+    found = advise([before, ours], compiled())
+    assert [s.reason for s in found] == [s.reason for s in advise([ours], compiled())]
+    assert found
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sha", "is_v01s"),
+    [
+        ({}, "", False),
+        ({}, "0" * 64, False),
+        ({}, "present", True),
+        (PASSED, "0" * 64, True),  # it ran here as v01, before an edit
+    ],
+    ids=["not recorded", "another", "present", "before an edit"],
+)
+def test_a_recorded_time_has_the_variants_name_if_its_source_was_timed(
+    outcome: dict[str, Any], sha: str, is_v01s: bool
+) -> None:
+    sha = variant_sources(by_id("v01")).source_sha256 if sha == "present" else sha
+    name = kernel_name(evaluation("v01", source_sha256=sha, **outcome), "Lab")
+    assert (name == "v01") is is_v01s
+    assert is_v01s or name.startswith("Lab kernel (")
 
 
 def test_suggestions_are_ordered_by_gain_and_each_has_its_reason() -> None:

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.attention.config import find_variant, resolve_config
 from engine.attention.evaluation import METHODS
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.schema import encode
 from engine.base.table import Table, Tabular, read_csv
 from engine.base.units import format_us, format_usd
-from engine.choose.auto import choose
+from engine.choose.auto import resolve_kernel
 from engine.choose.batch.batch_table import (
     known_latencies,
     largest_launchable,
@@ -444,12 +443,8 @@ def _candidates(
     for line in lines:
         for batch in dict.fromkeys((line.problem.batch, _MANY)):
             problem = replace(line.problem, batch=batch)
-            if variant == AUTO:
-                chosen[choose(problem, device, given, choosing).kernel] = None
-            else:
-                found = find_variant(variant)
-                config = resolve_config(found, given, problem, device)
-                chosen[Kernel.of(found, device, config.values)] = None
+            made = resolve_kernel(variant, given, problem, device, choosing)
+            chosen[made.kernel(device)] = None
     spread: dict[Kernel, None] = {}
     for kernel in chosen:
         spread[kernel] = None

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.attention.config import ResolvedConfig, find_variant, resolve_config
 from engine.attention.evaluation import Origin
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
-from engine.choose.auto import choose
+from engine.choose.auto import Resolved, resolve_kernel
 from engine.choose.batch.alternatives import Option, Situation, rank_options
 from engine.choose.batch.batch_table import (
     Recommendation,
@@ -40,7 +39,6 @@ from engine.model.kernel import Kernel, Known, pass_reports, resident_ctas
 from engine.model.launches import collect_batches
 from engine.model.measured_points import Measurement, read_measurements
 from kernels.ladder import LADDER
-from kernels.variant import AUTO
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +51,6 @@ __all__ = [
     "calibrate_for",
     "problem_now",
     "recommend_batch",
-    "recommend_for_choice",
 ]
 
 # Points of the variant's file fit its simulated times at least about as well as assumed times.
@@ -77,7 +74,7 @@ def calibrate_for(request: BatchRequest, known: History) -> Calibrated:
         As `recommend_batch`.
     """
     measurements = _measurements(request)
-    kernel, _ = _resolve(request)
+    kernel = _resolve(request, known).kernel(_device(request))
     own = not request.measured_kernel
     if not measurements or not request.calibrate or kernel.variant.is_backward:
         with suppress(AttuneError):  # the recommendation reports errors of the request
@@ -134,21 +131,6 @@ def _points_curve(problem: Problem, points: Points, known: Known) -> CtaCurve | 
     return known.points_curve(kernel, problems, points.resident[0])
 
 
-def recommend_for_choice(request: BatchRequest, history: History) -> BatchResult:
-    """Return `recommend_batch`, with `auto` replaced by its choice for today's batch.
-
-    Raises:
-        As `recommend_batch`.
-    """
-    if request.variant != AUTO:
-        return recommend_batch(request, history)
-    device = target_gpu(request.gpu) if isinstance(request.gpu, str) else request.gpu
-    choice = choose(problem_now(request), device, request.config, history)
-    chosen = replace(request, variant=choice.variant.id, config=choice.config)
-    result = recommend_batch(chosen, history)
-    return replace(result, notes=(choice.note(), *result.notes))
-
-
 def recommend_batch(
     request: BatchRequest, known: History, calibrated: Calibrated | None = None
 ) -> BatchResult:
@@ -164,8 +146,12 @@ def recommend_batch(
             memory; or the GPU lacks figures for a prediction.
         CompileError, ToolMissing: the variant does not compile for the GPU, or there is no NVRTC.
     """
-    kernel, resolved = _resolve(request)
-    variant, device, config = kernel.variant, kernel.device, kernel.config
+    device = _device(request)
+    made = _resolve(request, known)
+    kernel, resolved = made.kernel(device), made.config
+    variant, config = kernel.variant, kernel.config
+    if made.choice is not None:
+        request = replace(request, variant=variant.id, config=config)
     problem = _problem(request)
     _check(request, kernel, problem)
     if calibrated is None:
@@ -175,7 +161,8 @@ def recommend_batch(
     by_machine_code = not request.measured_kernel and (
         calibration is None or calibration.by_machine_code
     )
-    notes = [resolved.error] if resolved.error else []
+    notes = [made.choice.note()] if made.choice is not None else []
+    notes += [resolved.error] if resolved.error else []
     if resolved.tuned is not None:
         notes.append(f"The config: {resolved.describe()}.")
     if variant.is_backward and calibrated.measurements and request.calibrate:
@@ -272,12 +259,14 @@ def recommend_batch(
     )
 
 
-def _resolve(request: BatchRequest) -> tuple[Kernel, ResolvedConfig]:
+def _resolve(request: BatchRequest, known: History) -> Resolved:
     """Return the kernel of the whole curve, with the config of today's batch."""
-    variant = find_variant(request.variant)
-    device = target_gpu(request.gpu) if isinstance(request.gpu, str) else request.gpu
-    config = resolve_config(variant, request.config, problem_now(request), device)
-    return Kernel.of(variant, device, config.values), config
+    problem, device = problem_now(request), _device(request)
+    return resolve_kernel(request.variant, request.config, problem, device, known)
+
+
+def _device(request: BatchRequest) -> DeviceSpec:
+    return target_gpu(request.gpu) if isinstance(request.gpu, str) else request.gpu
 
 
 def problem_now(request: BatchRequest) -> Problem:
