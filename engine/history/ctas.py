@@ -46,7 +46,7 @@ from kernels.variant import Config, Variant
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 # Points of a curve at which CTAs are scheduled one by one: the first, where one CTA more on an SM
 # changes a time by up to a quarter, and some beyond.
-_FIRST_MIXED, _MAX_MIXED = 16, 8
+_FIRST_MIXED, _MAX_MIXED = 64, 8
 # With more CTAs in a launch, the assignment of the last ones matters little.
 _MAX_DISPATCHED = 4_000
 

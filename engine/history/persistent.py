@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import TypeAlias
 
@@ -47,7 +48,9 @@ FIRST_ROWS, LATER_ROWS = 4096, 1024
 # Query tiles of a CTA that are scheduled one by one; a CTA with more is scaled from this many.
 _MAX_PIECES = 48
 _STEPS = 4  # iterations for the factor between predicted and simulated time
-_MAX_POINTS = 16  # computed points of a curve; linear in between
+# Computed points of a curve: the first, where one query tile more for a CTA changes a time by up to
+# an eighth, and some beyond, with linear interpolation.
+_FIRST_POINTS, _MAX_POINTS = 32, 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +207,18 @@ class PersistentCtas:
 
     def curve(self, kernel: Kernel, launches: Launches, traffic: CurveTraffic) -> CtaCurve:
         """Return the CTA times of launches, which may only differ in their batch."""
-        last = launches.size - 1
-        some = np.unique(np.geomspace(1, last + 1, min(last + 1, _MAX_POINTS)).astype(np.int64))
-        cycles = [self._cycles(kernel, launches, int(i)) for i in some - 1]
+        beyond = np.geomspace(1, launches.size, _MAX_POINTS).astype(np.int64) - 1
+        some = np.union1d(np.arange(min(launches.size, _FIRST_POINTS)), beyond)
+        ctas, query_rows = launches.ctas[0], launches.query_rows
+        cycles = [
+            _cycles(self, kernel, _problem(launches, i), int(ctas[i]), int(query_rows[i]))
+            for i in some.tolist()
+        ]
         usual = launches.kv_rows * visited_share(launches)
-        shares = np.array(cycles) / usual[some - 1][:, np.newaxis]
+        shares = np.array(cycles) / usual[some][:, np.newaxis]
         us = usual / self.cycles_per_us
         us = us * (1 + traffic.miss_share * (self.dram_share - 1))
-        at, known = launches.batch, launches.batch[some - 1]
+        at, known = launches.batch, launches.batch[some]
         alone, together, all_sms = (us * np.interp(at, known, column) for column in shares.T)
         return CtaCurve(
             cta_us=alone,
@@ -222,12 +229,13 @@ class PersistentCtas:
             dram_bytes=traffic.dram_bytes,
         )
 
-    def _cycles(self, kernel: Kernel, launches: Launches, i: int) -> tuple[float, float, float]:
+    def cycles(
+        self, kernel: Kernel, problem: Problem, ctas: int, query_rows: int
+    ) -> tuple[float, float, float]:
         """Return the cycles of the longest CTA alone on an SM, of `resident` such CTAs, and of
-        the launch."""
+        the launch of `ctas` CTAs."""
         variant, config, num_sms = kernel.variant, kernel.config, kernel.device.num_sms or 1
-        problem, ctas = _problem(launches, i), int(launches.ctas[0, i])
-        tiles = -(-problem.seqlen // int(launches.query_rows[i]))
+        tiles = -(-problem.seqlen // query_rows)
         heads = problem.batch * problem.num_heads
         followed = min(heads, max(1, _MAX_PIECES * ctas // tiles))
         thinned = problem
@@ -255,6 +263,13 @@ class PersistentCtas:
         weights = [np.interp(steps, self.counts, row) for row in np.eye(len(self.counts))]
         beside: FloatArray = of_ctas @ np.stack(weights)
         return beside
+
+
+@lru_cache(maxsize=4096)  # of the batches that a slider draws again
+def _cycles(
+    of: PersistentCtas, kernel: Kernel, problem: Problem, ctas: int, query_rows: int
+) -> tuple[float, float, float]:
+    return of.cycles(kernel, problem, ctas, query_rows)
 
 
 def _problem(launches: Launches, i: int) -> Problem:

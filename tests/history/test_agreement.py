@@ -561,13 +561,14 @@ def test_a_part_of_a_gpu_is_used_everywhere(
 
 
 @pytest.mark.slow  # compiles and simulates
-def test_a_batch_has_one_time_whatever_the_largest_batch_is() -> None:
-    """CTAs of different lengths, as with a causal mask, are scheduled one by one."""
+@pytest.mark.parametrize(("name", "problem"), [("v08", CAUSAL), ("v13", MEDIUM)])
+def test_a_batch_has_one_time_whatever_the_largest_batch_is(name: str, problem: Problem) -> None:
+    """CTAs of different lengths (a causal mask, persistent CTAs) are scheduled one by one."""
     from engine.choose.batch.batch_table import predict_curve
     from engine.history import History
     from engine.model.kernel import Kernel
 
-    history, kernel, problem = History(), Kernel.of("v08", "L4"), replace(CAUSAL, batch=1)
+    history, kernel = History(), Kernel.of(name, "L4")
     if not history.estimate(kernel, problem).by_machine_code:
         pytest.skip("no nvdisasm or no C++ compiler")
     for most in (8, 17, 1024):
