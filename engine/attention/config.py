@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from engine.attention.evaluation import Origin
 from engine.attention.problem import SHORT_DTYPES, Problem
@@ -36,7 +36,7 @@ from engine.devices.spec import DeviceSpec
 from kernels.ladder import LADDER, KernelFile
 from kernels.source_text import has_block, read_text, sidecar_of
 from kernels.toml_block import KernelDescriptionError
-from kernels.variant import AUTO, Dtype, ProblemLike, Variant
+from kernels.variant import AUTO, Config, Dtype, ProblemLike, Variant
 
 VARIABLE: Final = "ATTUNE_KERNELS"
 _MAX_BYTES: Final = 1 << 20
@@ -503,3 +503,55 @@ def resolve_config(
         if name not in given:
             origins[name] = "tuned"
     return ResolvedConfig(both, origins, tuned)
+
+
+class Chosen(Protocol):
+    """What `auto` chooses."""
+
+    @property
+    def variant(self) -> Variant: ...
+    @property
+    def config(self) -> dict[str, int]: ...
+    @property
+    def given(self) -> tuple[str, ...]: ...
+
+
+ChosenT = TypeVar("ChosenT", bound=Chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved(Generic[ChosenT]):
+    """A variant with a complete config, as named or as `auto` chooses them."""
+
+    variant: Variant
+    config: ResolvedConfig
+    choice: ChosenT | None = None  # if `auto` was asked for
+
+
+def resolve_kernel(
+    of: str | Variant,
+    given: Config,
+    problem: Problem,
+    device: DeviceSpec | None,
+    auto: Callable[[Problem, DeviceSpec | None, Config], ChosenT],
+) -> Resolved[ChosenT]:
+    """Return the variant and the config that a name and given tunables stand for.
+
+    Args:
+        of: a variant or its name, or `auto`.
+        given: tunables given by the user; the others are tuned or default (`resolve_config`).
+        auto: `engine.choose.auto.choose` with a history, which decides if `of` is `auto`.
+
+    Raises:
+        UnknownName: no such variant.
+        InvalidKernel: there is a mistake in the kernel's description.
+        InvalidProblem: as `auto`.
+    """
+    if of == AUTO:
+        choice = auto(problem, device, given)
+        origins: dict[str, ConfigOrigin] = {
+            name: "given" if name in choice.given else "auto" for name in choice.config
+        }
+        return Resolved(choice.variant, ResolvedConfig(choice.config, origins), choice)
+    variant = find_variant(of) if isinstance(of, str) else of
+    return Resolved(variant, resolve_config(variant, given, problem, device))

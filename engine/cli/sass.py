@@ -17,10 +17,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engine.attention.config import default_config, find_variant, has_description, variant_from
+from engine.attention.config import (
+    default_config,
+    find_variant,
+    has_description,
+    resolve_config,
+    variant_from,
+)
 from engine.base import files
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, UnknownName
-from engine.choose.auto import resolve_kernel
 from engine.cli.options import (
     PROBLEM,
     ConfigOptions,
@@ -291,7 +296,7 @@ def _of_variant(
     if args.defaults_only:
         config = default_config(variant, given, device)
     else:
-        config = resolve_kernel(variant, given, problem, device).config.values
+        config = resolve_config(variant, given, problem, device).values
     plan = launch_plan(variant, problem, config, device)
     analyses = analyse_plan(plan, _arch(args, device))
     if device is None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from engine.attention.config import default_config, find_variant
+from engine.attention.config import default_config, find_variant, resolve_kernel
 from engine.attention.evaluation import ALL_KINDS, Evaluation, Latency, LatencyKind
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.attention.tensors import Inputs
 from engine.base.errors import MeasureError, Status
-from engine.choose.auto import resolve_kernel
+from engine.choose.auto import choose
 from engine.correctness import inputs_of
 from engine.measure.device_lock import measuring
 from engine.measure.sampler import SamplerSettings, SamplingRun
@@ -161,9 +161,8 @@ class _Bench:
     def _tuned(self, entrant: Entrant) -> Entrant:
         """Fill in values tuned for this GPU and class of problems, and replace `auto` by its
         choice."""
-        made = resolve_kernel(
-            entrant.variant, entrant.config, self.problem, self.spec, self.evaluator.history
-        )
+        auto = partial(choose, history=self.evaluator.history)
+        made = resolve_kernel(entrant.variant, entrant.config, self.problem, self.spec, auto)
         if made.choice is not None:
             self.notes.append(made.choice.note())
             return Entrant(made.variant.id, made.config.values)

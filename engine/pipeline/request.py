@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from engine.attention.config import ResolvedConfig, variant_from
+from engine.attention.config import ResolvedConfig, resolve_kernel, variant_from
 from engine.attention.evaluation import Evaluation, Latency, PassReport
 from engine.attention.plan import LaunchPlan
 from engine.attention.problem import Problem
@@ -19,7 +19,7 @@ from engine.base.errors import AttuneError, InvalidProblem, Status
 from engine.base.memory import available_host_memory
 from engine.base.schema import Stored
 from engine.base.units import format_bytes
-from engine.choose.auto import Choice, resolve_kernel
+from engine.choose.auto import Choice, choose
 from engine.correctness.reference import coverage_size
 from engine.correctness.suspected_bugs import MAX_CASES
 from engine.cuda_on_host.client import Schedule
@@ -141,7 +141,8 @@ def resolve(
         device = at_clock(device, request.clock_mhz, request.clock)
     name = request.variant
     of = name if name == AUTO or source is None else variant_from(source, name)
-    made = resolve_kernel(of, request.config, request.problem, device, history)
+    auto = partial(choose, history=history)
+    made = resolve_kernel(of, request.config, request.problem, device, auto)
     return ResolvedRequest(made.variant, device, why, made.config, made.choice)
 
 

@@ -13,9 +13,8 @@ from app.shared.machine import device_of
 from app.shared.selection import Selection, variant_label
 from app.tune.machine_code.reading import Reading, read
 from app.tune.source_watch import source_digest
-from engine.attention.config import all_variants
+from engine.attention.config import all_variants, resolve_config
 from engine.attention.evaluation import Latency
-from engine.choose.auto import resolve_kernel
 from engine.machine_code.launch_report import MachineCode
 from engine.pipeline.request import EvaluationRequest, preview
 from kernels.variant import Config, Variant
@@ -55,7 +54,7 @@ def choose(selection: Selection, seen: Seen, version: str) -> Other | None:
     variant = variants.get(chosen)
     if variant is None:
         return None
-    default = resolve_kernel(variant, {}, selection.problem, device_of(selection.gpu)).config.values
+    default = resolve_config(variant, {}, selection.problem, device_of(selection.gpu)).values
     configs = {_name(config): config for config in (default, *_configs(selection, variant))}
     name = right.selectbox(
         "in the config", list(configs), key=f"machine_code_other_config.{variant.id}"

@@ -2,22 +2,11 @@
 
 from engine.choose.auto.choice import (
     Choice,
-    Resolved,
     candidates_for,
     choose,
     chosen_variants,
     decided_by,
     rank_of,
-    resolve_kernel,
 )
 
-__all__ = [
-    "Choice",
-    "Resolved",
-    "candidates_for",
-    "choose",
-    "chosen_variants",
-    "decided_by",
-    "rank_of",
-    "resolve_kernel",
-]
+__all__ = ["Choice", "candidates_for", "choose", "chosen_variants", "decided_by", "rank_of"]

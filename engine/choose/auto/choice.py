@@ -13,13 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from engine.attention.config import (
-    ConfigOrigin,
-    ResolvedConfig,
-    find_variant,
-    problem_class,
-    resolve_config,
-)
+from engine.attention.config import find_variant, problem_class
 from engine.attention.evaluation import METHODS
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem, StoreError
@@ -87,48 +81,6 @@ class Choice:
 class _Candidate:
     kernel: Kernel
     time: Time | None  # measured, recorded or simulated; None if unknown
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """A variant with a complete config, as named or as `auto` chooses them."""
-
-    variant: Variant
-    config: ResolvedConfig
-    choice: Choice | None = None  # if `auto` was asked for
-
-    def kernel(self, device: DeviceSpec) -> Kernel:
-        """Return the kernel on a GPU, the one that this was resolved for."""
-        return Kernel.of(self.variant, device, self.config.values)
-
-
-def resolve_kernel(
-    of: str | Variant,
-    given: Config,
-    problem: Problem,
-    device: DeviceSpec | None,
-    history: History | None = None,
-) -> Resolved:
-    """Return the variant and the config that a name and given tunables stand for.
-
-    Args:
-        of: a variant or its name, or `auto`, which takes what `choose` returns.
-        given: tunables given by the user; the others are tuned or default (`resolve_config`).
-        history: as `choose` has it.
-
-    Raises:
-        UnknownName: no such variant.
-        InvalidKernel: there is a mistake in the kernel's description.
-        InvalidProblem: as `choose`.
-    """
-    if of == AUTO:
-        choice = choose(problem, device, given, history)
-        origins: dict[str, ConfigOrigin] = {
-            name: "given" if name in choice.given else "auto" for name in choice.config
-        }
-        return Resolved(choice.variant, ResolvedConfig(choice.config, origins), choice)
-    variant = find_variant(of) if isinstance(of, str) else of
-    return Resolved(variant, resolve_config(variant, given, problem, device))
 
 
 def choose(

@@ -11,18 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from engine.attention.config import resolve_kernel
 from engine.attention.evaluation import METHODS
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.schema import encode
 from engine.base.table import Table, Tabular, read_csv
 from engine.base.units import format_us, format_usd
-from engine.choose.auto import resolve_kernel
+from engine.choose.auto import choose
 from engine.choose.batch.batch_table import (
     known_latencies,
     largest_launchable,
@@ -438,13 +440,13 @@ def _candidates(
     splits."""
     # `auto` chooses kernels without a simulated time by the tables, and does not request their
     # times.
-    choosing = history.doing(history.work)
+    auto = partial(choose, history=history.doing(history.work))
     chosen: dict[Kernel, None] = {}
     for line in lines:
         for batch in dict.fromkeys((line.problem.batch, _MANY)):
             problem = replace(line.problem, batch=batch)
-            made = resolve_kernel(variant, given, problem, device, choosing)
-            chosen[made.kernel(device)] = None
+            made = resolve_kernel(variant, given, problem, device, auto)
+            chosen[Kernel.of(made.variant, device, made.config.values)] = None
     spread: dict[Kernel, None] = {}
     for kernel in chosen:
         spread[kernel] = None

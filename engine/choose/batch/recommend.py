@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from engine.attention.config import Resolved, resolve_kernel
 from engine.attention.evaluation import Origin
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
-from engine.choose.auto import Resolved, resolve_kernel
+from engine.choose.auto import Choice, choose
 from engine.choose.batch.alternatives import Option, Situation, rank_options
 from engine.choose.batch.batch_table import (
     Recommendation,
@@ -74,7 +76,7 @@ def calibrate_for(request: BatchRequest, known: History) -> Calibrated:
         As `recommend_batch`.
     """
     measurements = _measurements(request)
-    kernel = _resolve(request, known).kernel(_device(request))
+    kernel, _ = _resolve(request, known)
     own = not request.measured_kernel
     if not measurements or not request.calibrate or kernel.variant.is_backward:
         with suppress(AttuneError):  # the recommendation reports errors of the request
@@ -146,10 +148,8 @@ def recommend_batch(
             memory; or the GPU lacks figures for a prediction.
         CompileError, ToolMissing: the variant does not compile for the GPU, or there is no NVRTC.
     """
-    device = _device(request)
-    made = _resolve(request, known)
-    kernel, resolved = made.kernel(device), made.config
-    variant, config = kernel.variant, kernel.config
+    kernel, made = _resolve(request, known)
+    variant, device, config, resolved = kernel.variant, kernel.device, kernel.config, made.config
     if made.choice is not None:
         request = replace(request, variant=variant.id, config=config)
     problem = _problem(request)
@@ -259,14 +259,13 @@ def recommend_batch(
     )
 
 
-def _resolve(request: BatchRequest, known: History) -> Resolved:
+def _resolve(request: BatchRequest, known: History) -> tuple[Kernel, Resolved[Choice]]:
     """Return the kernel of the whole curve, with the config of today's batch."""
-    problem, device = problem_now(request), _device(request)
-    return resolve_kernel(request.variant, request.config, problem, device, known)
-
-
-def _device(request: BatchRequest) -> DeviceSpec:
-    return target_gpu(request.gpu) if isinstance(request.gpu, str) else request.gpu
+    problem = problem_now(request)
+    device = target_gpu(request.gpu) if isinstance(request.gpu, str) else request.gpu
+    auto = partial(choose, history=known)
+    made = resolve_kernel(request.variant, request.config, problem, device, auto)
+    return Kernel.of(made.variant, device, made.config.values), made
 
 
 def problem_now(request: BatchRequest) -> Problem:
