@@ -72,9 +72,9 @@ PARENT = """
 import sys
 sys.path[:0] = sys.argv[1:]
 if __name__ == "__main__":
-    import argparse, test_apart
+    import argparse, test_limited_process as tests
     print("started", flush=True)
-    test_apart.run_in_process(test_apart.says_who_it_is, argparse.Namespace(), "k.cubin")
+    tests.run_in_process(tests.says_who_it_is, argparse.Namespace(), "k.cubin")
 """
 
 

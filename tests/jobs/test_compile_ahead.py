@@ -84,7 +84,7 @@ def test_a_killed_parent_leaves_no_process_behind() -> None:
     code = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-from test_ahead import requests
+from test_compile_ahead import requests
 from engine.jobs import worker
 from engine.jobs.layout import JobStatus, RunDir
 from engine.jobs.supervisor import JobRunner, JobTable

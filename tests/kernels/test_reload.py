@@ -18,6 +18,7 @@ from engine.base.errors import InvalidKernel
 from engine.cli import main
 from engine.pipeline.request import EvaluationRequest, preview
 from kernels.ladder import LADDER, Ladder
+from kernels.variant import KERNELS_DIR
 
 REQUEST = EvaluationRequest("v08", Problem(1, 2, 64, 32), gpu="L4", execute=False)
 THREADS = ('threads = "32 * num_warps"', 'threads = "64 * num_warps"')
@@ -25,7 +26,7 @@ MISTAKE = ('threads = "32 * num_warps"', 'threads = "32 * num_warp"')
 
 
 class Folder:
-    """Copies of three kernels that a test may edit."""
+    """A folder with copies of kernels that a test may edit."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -143,6 +144,8 @@ def test_two_files_of_one_number_are_an_error(folder: Folder) -> None:
 @pytest.mark.slow
 def test_the_description_is_that_of_the_source_that_is_launched(tmp_path: Path) -> None:
     """A file without a block, as in old snapshots, uses the ladder's description."""
+    for source in (LADDER.by_id("v08").source, *KERNELS_DIR.glob("*.cuh")):
+        shutil.copy(source, tmp_path)
     folder = Folder(tmp_path)
     folder.edit('default = 4, meaning = "warps', 'default = 2, meaning = "warps')
     with untimed() as evaluator:
