@@ -337,7 +337,7 @@ def find_device(name: str) -> DeviceSpec:
     """
     if (device := _BY_KEY.get(_key(name))) is not None:
         return device
-    if (part := re.fullmatch(r"(.+) \(([1-9]\d*) SMs\)", name)) is not None:
+    if (part := re.fullmatch(r"(.+) \(([1-9]\d{0,2}) SMs\)", name)) is not None:
         return with_sms(find_device(part[1]), int(part[2]))
     keys = difflib.get_close_matches(_key(name), _BY_KEY, n=6, cutoff=0.5)
     near = list(dict.fromkeys(_BY_KEY[key].name for key in keys))[:3]

@@ -149,7 +149,14 @@ def test_the_study_case_is_in_the_table() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "offered"),
-    [("RTX 4099", "RTX 4090"), ("H10O", "H100 SXM"), ("L4O", "L40"), ("a100-80", "A100 80GB")],
+    [
+        ("RTX 4099", "RTX 4090"),
+        ("H10O", "H100 SXM"),
+        ("L4O", "L40"),
+        ("a100-80", "A100 80GB"),
+        ("L4 (0 SMs)", "L4"),
+        (f"L4 ({10**20} SMs)", "L4"),
+    ],
 )
 def test_unknown_name_offers_the_nearest(wrong: str, offered: str) -> None:
     with raises(UnknownName, "gpu_unknown", offered) as caught:
