@@ -14,7 +14,7 @@ from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, CompileError
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
-from engine.cuda_source.sources import read_source
+from engine.cuda_source.sources import read_source, without_descriptions
 from engine.devices import find_device
 from engine.history import History
 from engine.history.known_time import are_comparable, not_comparable
@@ -23,7 +23,6 @@ from engine.model.kernel import Kernel
 from engine.own_kernels.registry import parent_of
 from engine.versions.figures import default_threshold, order_of
 from kernels.ladder import LADDER
-from kernels.source_text import without_block
 from kernels.variant import Variant
 
 _HEADER = re.compile(r"//\s?(?:(?P<label>[A-Z][a-z]+): )?(?P<text>.*)")
@@ -334,7 +333,7 @@ def _counted(name: str, value: float | None) -> _Figure:
 
 
 def _code_lines(variant: Variant) -> list[str]:
-    lines = without_block(read_source(variant.source)).splitlines()
+    lines = without_descriptions(read_source(variant.source)).splitlines()
     return list(dropwhile(lambda line: _HEADER.fullmatch(line) or not line.strip(), lines))
 
 
