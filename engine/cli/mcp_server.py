@@ -2,8 +2,9 @@
 
 Each call runs one command in its own process, which has a time limit and ends when the call is
 cancelled; long answers are shortened. Files outside the folder that the server was started in are
-refused. Without `--write` the server writes nothing but the cache of compiled kernels, and without
-`--run` it runs no native code of a kernel.
+refused, except kernels that the user has added, which are named like variants. Without `--write`
+the server writes nothing but the cache of compiled kernels, and without `--run` it runs no native
+code of a kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
-from engine.attention.config import tuned_path
+from engine.attention.config import added_kernels_path, tuned_path
 from engine.attention.problem import feature_options
 from engine.base.errors import AttuneError, BadInput, ToolMissing
 from engine.base.files import data_folder
@@ -271,16 +272,17 @@ class Tools:
 def environment_of(rights: Rights, data: Path) -> dict[str, str]:
     """Return the environment of the commands.
 
-    Without permission to write, their data folder is `data`, but they read the user's sessions and
-    tuned configs, so that they give the times that the user sees.
+    Without permission to write, their data folder is `data`, but they read the user's sessions,
+    tuned configs and added kernels, so that they give the times that the user sees.
     """
     environment = dict(os.environ) | {"PYTHONPATH": _path()}
     if rights.write:
         return environment
-    open_sessions = data / "working"
-    if not open_sessions.is_symlink():
-        data.mkdir(parents=True, exist_ok=True)
-        open_sessions.symlink_to(working_folder().absolute())
+    of_user = {"working": working_folder(), added_kernels_path().name: added_kernels_path()}
+    for name, path in of_user.items():
+        if not (data / name).is_symlink():
+            data.mkdir(parents=True, exist_ok=True)
+            (data / name).symlink_to(path.absolute())
     sessions = os.environ.get(SETTING, "").strip() or str(data_folder() / "sessions")
     return environment | {
         "ATTUNE_DATA_DIR": str(data),

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from words import raises
 
-from engine.attention.config import load_tuned, save_tuned
+from engine.attention.config import find_variant, load_tuned, save_tuned
 from engine.cli.mcp_server import (
     Refused,
     Rights,
@@ -27,6 +27,7 @@ from engine.cli.mcp_server import (
 )
 from engine.cuda_source.sources import OutsideFolder
 from engine.history.history import predictions_path
+from engine.own_kernels.registry import fork_kernel
 from engine.sessions.known_times import open_history
 from engine.sessions.session import make_snapshot, start_session
 from engine.sessions.store import SETTING, default_store
@@ -98,12 +99,14 @@ def test_tools_know_the_times_of_sessions_and_write_none(
     session = start_session("Open")
     session.add(replace(saved, latency=make_latency(13.0, 5)))
     save_tuned(ENTRY)
+    own = fork_kernel(find_variant("v01"))
 
     for name, value in environment_of(Rights(tmp_path), tmp_path / "of the server").items():
         monkeypatch.setenv(name, value)
     known = {t.session: t.latency.median_us for t in open_history().at(PROBLEM, "L4")}
     assert (known["Saved"], known["Open"]) == (12.5, 13.0)
     assert load_tuned() == [ENTRY]
+    assert find_variant(own.id).source == own.source
     assert predictions_path().is_relative_to(tmp_path / "of the server")
 
 
