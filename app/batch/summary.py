@@ -103,7 +103,7 @@ def _tiles(result: BatchResult, axis: str) -> None:
             f"{axis} = {result.problem.batch:,}",
             _per_unit(now["speedup_per_unit"], now["origin"], result.table),
             now_note(now),
-            term="The batch in the sidebar. Throughput, in units of work per second, is relative to "
+            term="The batch in the sidebar. Throughput (units of work per second) is relative to "
             f"{axis} = {result.table['batch'].iloc[0]:,}.",
         )
         tile(
