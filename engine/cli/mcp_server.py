@@ -17,15 +17,18 @@ import os
 import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
+from pydantic import ValidationError
+
 from engine.attention.config import added_kernels_path, tuned_path
 from engine.attention.problem import feature_options
-from engine.base.errors import AttuneError, BadInput, ToolMissing
+from engine.base.errors import AttuneError, BadInput, ToolMissing, unknown
 from engine.base.files import data_folder
 from engine.cuda_source.sources import files_inside
 from engine.gate.settings import parse_problem
@@ -184,7 +187,16 @@ class Tools:
             f"--journal={journal}", *kept, "--json",
             seconds=budget + 60.0, may_fail=True,
         )  # fmt: skip
-        return {key: answer[key] for key in ("state", "done", "total", "best")}
+        untimed = Counter(
+            (row["status"], row["reason"]) for row in answer["rows"] if row["median_us"] is None
+        )
+        return {
+            **{key: answer[key] for key in ("state", "done", "total", "best")},
+            "without_time": [
+                {"status": status, "reason": reason, "points": points}
+                for (status, reason), points in untimed.most_common()
+            ],
+        }
 
     async def compare(self, before: str, after: str) -> Answer:
         """Compare two snapshots or two .cu files: what became worse or better."""
@@ -380,10 +392,43 @@ def serve(rights: Rights) -> None:
             f"The MCP server needs the official SDK ({error}): pip install -e '.[mcp]'"
         ) from None
     with TemporaryDirectory(prefix="attune-mcp-") as data:
-        server: Any = MCPServer("attune", instructions=_INSTRUCTIONS, log_level="WARNING")
-        for tool in Tools(rights, Path(data)).all():
-            server.add_tool(_answering(tool), structured_output=False)
+        server: Any = MCPServer(
+            "attune",
+            instructions=_INSTRUCTIONS,
+            log_level="WARNING",
+            tools=served(Tools(rights, Path(data))),
+        )
         server.run("stdio")
+
+
+def served(tools: Tools) -> list[Any]:
+    """Return the tools as the SDK's, which refuse invalid and unknown arguments in a sentence."""
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.tools.base import Tool as SdkTool
+
+    class Checked(SdkTool):  # type: ignore[misc]
+        async def run(self, arguments: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                for name in arguments:
+                    if name not in self.parameters["properties"]:
+                        raise unknown("argument", name, self.parameters["properties"])
+                self.fn_metadata.validate_arguments(arguments)
+            except AttuneError as error:
+                raise ToolError(str(error)) from None
+            except ValidationError as error:
+                raise ToolError(_mistake(self.name, error)) from None
+            return await super().run(arguments, *args, **kwargs)
+
+    return [Checked.from_function(_answering(t), structured_output=False) for t in tools.all()]
+
+
+def _mistake(tool: str, error: ValidationError) -> str:
+    """Return the sentence on the first invalid argument."""
+    first = error.errors()[0]
+    name = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return f"{tool} needs the argument {name}."
+    return f"The argument {name} of {tool} is invalid: {first['msg']}."
 
 
 def _answering(tool: Tool) -> Callable[..., Coroutine[Any, Any, str]]:

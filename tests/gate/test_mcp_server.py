@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from words import raises
+from words import raises, says
 
 from engine.attention.config import find_variant, load_tuned, save_tuned
 from engine.cli.mcp_server import (
@@ -23,6 +23,7 @@ from engine.cli.mcp_server import (
     _problem,
     _run,
     environment_of,
+    served,
     shortened,
 )
 from engine.cuda_source.sources import OutsideFolder
@@ -68,6 +69,26 @@ def test_a_problem_becomes_options() -> None:
 def test_files_outside_or_without_kernel_are_refused(tools: Tools, kernel: str) -> None:
     with pytest.raises(Refused):
         call(tools.predict(kernel, "B1 H2 S64"))
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "message", "words"),
+    [
+        ("explain", {"kernel": "v01"}, "argument_missing", ("explain", "problem")),
+        ("recommend_batch", {"kernel": "v01", "seqlen": "x"}, "argument_invalid", ("seqlen",)),
+        ("counts", {"kernel": "v01", "problem": "B1", "gpus": "L4"}, "unknown_argument", ("gpus",)),
+    ],
+)
+def test_invalid_and_unknown_arguments_get_a_sentence(
+    tools: Tools, tool: str, arguments: dict[str, str], message: str, words: tuple[str, ...]
+) -> None:
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    (asked,) = (each for each in served(tools) if each.name == tool)
+    with pytest.raises(ToolError) as error:
+        call(asked.run(arguments, None))
+    assert says(str(error.value), message, *words)
+    assert "\n" not in str(error.value)
 
 
 def test_a_header_outside_is_refused(tools: Tools, tmp_path: Path) -> None:
@@ -176,6 +197,7 @@ def test_a_client_of_the_sdk_gets_answers(tmp_path: Path) -> None:
                 ("gate", {}),
                 ("check", {"kernel": "v01"}),
                 ("check of the ladder", {"kernel": source}),
+                ("sweep", {"kernel": "v01", "problem": "D999"}),
             ):
                 result = await client.call_tool(name.split()[0], arguments)
                 answers[name] = (result.is_error, result.content[0].text)
@@ -193,6 +215,8 @@ def test_a_client_of_the_sdk_gets_answers(tmp_path: Path) -> None:
     assert {"conflicts", "few_ctas"} <= {each["code"] for each in advice}
     assert advice[1]["place"].startswith("v01")
     assert json.loads(found["gate"][1])["unchanged"] == ["v01"]
+    swept = json.loads(found["sweep"][1])
+    assert (swept["best"], [each["points"] for each in swept["without_time"]]) == ([], [2])
     assert found["check of the ladder"][0]  # its error is one sentence
     assert "rename" in found["check of the ladder"][1]
     checked = json.loads(found["check"][1])  # no native code was run

@@ -131,6 +131,7 @@ def test_all_commands_give_the_same_time(
     dissected = json.loads(ask("sass", case.variant, *case.args(), *gpu, "--json"))["latency"]
     said["sass"] = figures(dissected)
     assert basis(dissected) == basis(told["latency"])
+    assert dissected["reason"] == told["latency"]["reason"]
     sizes = ["--batch", f"{p.batch}", "--heads", f"{p.num_heads}", "--seqlen", f"{p.seqlen}"]
     swept = json.loads(
         ask(
