@@ -15,14 +15,17 @@ import time
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from search_data import SMALL, Landscape, bowl
 from words import raises
 
+from engine.attention.config import find_variant
 from engine.attention.evaluation import Execution, Latency, Origin
 from engine.base.errors import Status, StoreError, ToolMissing, UnknownName
 from engine.history.history import predictions
+from engine.model.kernel import variant_sources
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.search.space import Space, SweepOptions
@@ -119,6 +122,23 @@ def test_cancel_keeps_what_is_done_and_resume_does_the_rest(tmp_path: Path) -> N
     third = Landscape(bowl)
     sweep(path, third)
     assert third.asked == []
+
+
+def test_a_resumed_sweep_evaluates_points_of_an_edited_source_again(tmp_path: Path) -> None:
+    def made_of(sha256: str, evaluate: Landscape) -> Any:
+        def evaluated(request: EvaluationRequest) -> EvaluationOutcome:
+            outcome = evaluate(request)
+            made = replace(outcome.evaluation, source_sha256=sha256)
+            return replace(outcome, evaluation=made)
+
+        return evaluated
+
+    path, present = tmp_path / "s.jsonl", variant_sources(find_variant("v05")).source_sha256
+    for sha256, asked in (("ab" * 32, POINTS), (present, POINTS), (present, 0)):
+        evaluate = Landscape(bowl)
+        _, book, _ = sweep(path, made_of(sha256, evaluate))
+        assert len(evaluate.asked) == asked
+        assert {row.result["source_sha256"] for row in book.rows.values()} == {sha256}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Literal, TypeAlias
 
+from engine.attention.config import find_variant
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, Status
 from engine.history import History
+from engine.model.kernel import variant_sources
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest, simulated_us
@@ -110,10 +113,20 @@ def run_sweep(
             return None if is_late or should_stop() else expected(request)
 
         strategy = make_strategy(spec.strategy, points, spec.seed, expected_in_time)
+        spent_s = clock() - began
         report = on_progress or (lambda _: None)
         estimator = estimator or Estimator(points, on_gpu, work_ahead(points, history))
         run = _Sweep(
-            spec, points, strategy, sweep_journal, report, workers, history, estimator, clock, began
+            spec,
+            points,
+            strategy,
+            sweep_journal,
+            report,
+            workers,
+            history,
+            estimator,
+            clock,
+            spent_s,
         )
         pool = _Pool(evaluate, executor or InlineExecutor(), in_flight, clock)
         state = run.run(pool, should_stop)
@@ -192,6 +205,15 @@ def _outcome(request: EvaluationRequest, future: Future[Timed]) -> Timed:
     return EvaluationOutcome(failed), 0.0, UNKNOWN_LOCATION
 
 
+def _current_sources(names: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of each variant's present source, if it can be read."""
+    found = {}
+    for name in names:
+        with suppress(AttuneError):  # evaluations report the error
+            found[name] = variant_sources(find_variant(name)).source_sha256
+    return found
+
+
 def _side_by_side(points: Sequence[SweepPoint], at_once: int) -> list[SweepPoint]:
     """Yield points of `at_once` problems in turns, then of the next problems."""
     groups: dict[Problem, list[SweepPoint]] = {}
@@ -229,7 +251,7 @@ class _Sweep:
         history: History,
         estimator: Estimator,
         clock: Callable[[], float],
-        began: float,  # by this clock
+        spent_s: float,  # on expected times
     ) -> None:
         self.clock = clock
         self.history = history
@@ -241,12 +263,20 @@ class _Sweep:
         self.excluded = [p for p in points if p.why_not is not None]
         ids = {p.id for p in points}
         rows = sweep_journal.rows.items()
-        self.before = {i: r for i, r in rows if i in ids and r.status not in RETRIED}
+        current = _current_sources({p.request.variant for p in points})
+        self.before = {
+            i: r
+            for i, r in rows
+            if i in ids
+            and r.status not in RETRIED
+            # A row of a source before an edit is not ranked beside rows of the present one.
+            and r.result.get("source_sha256", "") in ("", current.get(r.variant))
+        }
         self.estimator = estimator
         limit = self.budget.evaluations
         runnable = self.estimator.points_left
         self.total = len(self.excluded) + (runnable if limit is None else min(runnable, limit))
-        self.start = began
+        self.start = clock() - spent_s
         self.ends: list[float] = [clock()]  # times at which rows of this run arrived
         self.asked = 0
         self.resumed = 0
