@@ -3,7 +3,7 @@
 // Changed: against v03, rewritten for three outputs: D, then a CTA a key tile, then a query tile.
 // Limiter: shared memory and FMA: five products of 32 x 32 scores, two of them computed twice.
 // Constraints: D in {32, 64, 96, 128}; H <= 65535; B <= 65535; S <= KV where causal; GQA.
-// Passes: 3, backward_delta by 8 rows, backward_kv by 32 keys, backward_q by 32 queries; (., H, B).
+// Passes: 3, backward_delta by 8 rows, backward_kv by 32 keys, backward_q by 32 rows, of each head.
 // Source: FlashAttention (Dao et al., 2022, arXiv 2205.14135), algorithm 4, appendix B.
 // Weakness: S and dP are computed in both passes; no tensor cores; 32 rows to a tile, 4-byte loads.
 /* attune

@@ -1,9 +1,9 @@
 // v26 Backward, wgmma: v24's loop by TMA and wgmma; P^T and dS^T stay in registers.
 // Idea: S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T are left operands in registers.
 // Changed: against v24, rewritten for a producer warp, its ring and wgmma; missing rows padded.
-// Limiter: shared memory: wgmma reads K, V and dS from it again for each tile of queries.
+// Limiter: shared memory: wgmma reads K, V and dS from it, as left operands, for each query tile.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; H <= 65535; B <= 65535; S <= KV where causal.
-// Passes: 3, backward_rows by 8 rows, backward_loop by 128 keys, backward_convert; (., H, B).
+// Passes: 3, backward_rows by 8 rows, backward_loop by 128 keys, backward_convert, of each head.
 // Source: FlashAttention-3 (arXiv 2407.08608), its backward pass; dQ's sums lie as wgmma has them.
 // Weakness: dQ's order of sums varies; the two warpgroups synchronise at dS for each query tile.
 /* attune
