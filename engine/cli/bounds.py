@@ -97,10 +97,11 @@ def _occupancy_of_variant(args: OccupancyOptions, name: str) -> int:
     for flag in ("threads", "registers", "smem", "ctas", "cluster"):
         if getattr(args, flag) is not None:
             raise InvalidProblem(f"{name} is compiled, which determines --{flag}: leave it out.")
+    problem = problem_from(args)
     request = EvaluationRequest(
         name,
-        problem_from(args),
-        config_from(args, name),
+        problem,
+        config_from(args, name, problem),
         gpu=args.gpu,
         execute=False,
     )
@@ -163,8 +164,9 @@ def run_roofline(args: RooflineOptions) -> int:
 
 
 def _roofline_of_variant(args: RooflineOptions, name: str) -> int:
+    problem = problem_from(args)
     request = EvaluationRequest(
-        name, problem_from(args), config_from(args, name), args.gpu, execute=False
+        name, problem, config_from(args, name, problem), args.gpu, execute=False
     )
     history = open_history()
     resolved = resolved_with_note(request, history)

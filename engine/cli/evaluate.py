@@ -33,7 +33,6 @@ from engine.cli.options import (
 from engine.cli.output import print_figures, print_json, print_table
 from engine.history import History
 from engine.history.known_time import name_of
-from engine.model.occupancy import launch_plan
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.pipeline.simulated_launches import device_of_plan
@@ -69,10 +68,11 @@ def run(args: EvaluateOptions) -> int:
             "--coverage needs --check: only the check build counts lines.",
             code="coverage_without_check",
         )
+    problem = problem_from(args)
     request = EvaluationRequest(
         **fields_from(args, EvaluationRequest, "config", "clock"),
-        problem=problem_from(args),
-        config=config_from(args, args.variant),
+        problem=problem,
+        config=config_from(args, args.variant, problem),
         timeout_s=args.timeout,
         input_kind=args.inputs or NORMAL,
     )
@@ -118,7 +118,7 @@ def _at_clock(request: EvaluationRequest, word: str | None, history: History) ->
         raise InvalidProblem(
             f"--clock needs a GPU, whose times are predicted: {resolved.device_reason}"
         )
-    plan = launch_plan(resolved.variant, request.problem, resolved.config, resolved.device)
+    plan = resolved.plan(request.problem)
     device = device_of_plan(resolved.device, word, resolved.variant, plan)
     return replace(request, clock_mhz=device.boost_clock_mhz, clock=device.clock)
 
@@ -179,7 +179,7 @@ class ProfileOptions(ProblemOptions, ConfigOptions, DefaultsOption):
 def run_profile(args: ProfileOptions) -> int:
     problem = problem_from(args)
     request = EvaluationRequest(
-        args.variant, problem, config_from(args, args.variant), gpu=args.gpu
+        args.variant, problem, config_from(args, args.variant, problem), gpu=args.gpu
     )
     history = open_history()
     resolved = resolved_with_note(request, history)

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.attention.config import (
-    default_config,
     find_variant,
+    fitting_config,
     has_description,
     resolve_config,
     variant_from,
@@ -294,7 +294,7 @@ def _of_variant(
     given = given_config(args)
     problem = problem_from(args, variant)
     if args.defaults_only:
-        config = default_config(variant, given, device)
+        config = fitting_config(variant, given, problem, device)
     else:
         config = resolve_config(variant, given, problem, device).values
     plan = launch_plan(variant, problem, config, device)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.attention.config import TunedConfig, default_config
+from engine.attention.config import TunedConfig, default_config, fitting_config
 from engine.attention.evaluation import Latency, PassReport
 from engine.attention.plan import LaunchPlan, make_plan, resources
 from engine.attention.problem import Problem
@@ -43,7 +43,6 @@ from engine.devices.spec import DeviceSpec
 from engine.history import History, KnownTime, shipped
 from engine.history.ctas import REGIMES, find, name_of
 from engine.history.shipped import ShippedFigures, shipped_figures
-from engine.model.calibrate import fitting_config
 from engine.model.kernel import Kernel, compile_plan, launch_of_pass, misfit_of, pass_reports
 from engine.pipeline.request import EvaluationRequest, Preview, preview, target_device
 from kernels.ladder import LADDER
@@ -247,13 +246,9 @@ def request_of(
     """Return the request that computes a rung's figures.
 
     Args:
-        config: None takes the defaults, or the nearest config that fits if they do not (too many
-            keys for a kernel that keeps them on chip, too much shared memory for this GPU).
+        config: given values; the others are those of `fitting_config`. Tuned configs are not used.
     """
-    device = target_device(gpu)
-    values = default_config(variant, config or {}, device)
-    if config is None:
-        values = fitting_config(variant, problem, device) or values
+    values = fitting_config(variant, config or {}, problem, target_device(gpu))
     return EvaluationRequest(variant.id, problem, values, gpu=gpu, execute=False)
 
 

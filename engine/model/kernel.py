@@ -18,7 +18,7 @@ import numpy as np
 
 from engine.attention.config import default_config, find_variant
 from engine.attention.evaluation import CodeCounts, Latency, Occupancy, PassReport, Resources
-from engine.attention.plan import LaunchPlan, compile_arguments, resources
+from engine.attention.plan import LaunchPlan, compile_arguments, resources, takes
 from engine.attention.problem import Problem
 from engine.attention.tensors import lengths_of
 from engine.base.errors import CompileError, InvalidProblem, ToolMissing, UnknownName
@@ -461,6 +461,12 @@ class Kernel:
     def unsupported(self, problem: Problem) -> str | None:
         """Return a sentence why it cannot run the problem, or None."""
         return unsupported_reason(self.variant, problem, self.config, self.device)
+
+    def fits(self, problem: Problem) -> bool:
+        """True if a launch meets the variant's constraints and the GPU's limits, as far as they are
+        known without compiling it: compute capability, clusters, dynamic shared memory."""
+        is_taken = takes(self.variant, problem, self.config, self.device)
+        return is_taken and self.unsupported(problem) is None
 
     def plan(self, problem: Problem) -> LaunchPlan:
         """Return the launch. Raises InvalidProblem if variant, config or GPU do not support the

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from engine.attention.evaluation import Origin
-from engine.attention.plan import LaunchPlan
+from engine.attention.plan import TENSOR_FORMATS, LaunchPlan
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_count, format_us
 from engine.devices.spec import DeviceSpec
 from engine.model.equations import Machine, bytes_beyond_l2, l2_traffic, machine
 from engine.model.launches import collect, traffic_by_order
-from engine.model.occupancy import TENSOR_FORMATS
 from kernels.variant import Dtype, Variant
 
 Level: TypeAlias = Literal["L2", "DRAM"]

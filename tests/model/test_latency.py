@@ -14,7 +14,7 @@ from made_up_history import MadeUpHistory, estimate_of
 from words import raises, says
 
 from engine.attention.evaluation import Latency, Resources
-from engine.attention.plan import LaunchPlan, make_plan
+from engine.attention.plan import LaunchPlan, capability_reason, make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.choose.batch.batch_table import predict_curve
@@ -23,7 +23,7 @@ from engine.devices.spec import DeviceSpec
 from engine.model.equations import Terms
 from engine.model.kernel import Kernel
 from engine.model.launches import collect, collect_batches, unpadded_conflict_ways
-from engine.model.occupancy import capability_reason, launch_plan, unsupported_reason
+from engine.model.occupancy import launch_plan, unsupported_reason
 from kernels.ladder import LADDER, by_id
 from kernels.variant import Pass, Scratch, Variant, Work, ceil_div
 

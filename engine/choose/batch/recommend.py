@@ -162,7 +162,7 @@ def recommend_batch(
         calibration is None or calibration.by_machine_code
     )
     notes = [made.choice.note()] if made.choice is not None else []
-    notes += [resolved.error] if resolved.error else []
+    notes += resolved.notes
     if resolved.tuned is not None:
         notes.append(f"The config: {resolved.describe()}.")
     if variant.is_backward and calibrated.measurements and request.calibrate:
