@@ -179,7 +179,7 @@ def _roofline_of_variant(args: RooflineOptions, name: str) -> int:
     variant, device = kernel.variant, kernel.device
     plan = kernel.plan(request.problem)
     roofs = roofs_of(device, variant, request.problem.dtype)
-    work = launch_work(variant, plan, device, evaluation.main_pass.occupancy.ctas_per_sm)
+    work = launch_work(kernel, plan, evaluation.main_pass.occupancy.ctas_per_sm)
     known = history.known_time(kernel, request.problem)
     times = [x for x in (known.latency if known else None, evaluation.latency) if x is not None]
     points = roofline_points(roofs, work, [(x.median_us, x.origin) for x in times])

@@ -114,12 +114,11 @@ def _at_clock(request: EvaluationRequest, word: str | None, history: History) ->
     if word is None:
         return request
     resolved = resolve(request, history)
-    if resolved.device is None:
+    if (kernel := resolved.kernel) is None:
         raise InvalidProblem(
             f"--clock needs a GPU, whose times are predicted: {resolved.device_reason}"
         )
-    plan = resolved.plan(request.problem)
-    device = device_of_plan(resolved.device, word, resolved.variant, plan)
+    device = device_of_plan(kernel, word, kernel.plan(request.problem))
     return replace(request, clock_mhz=device.boost_clock_mhz, clock=device.clock)
 
 

@@ -106,7 +106,7 @@ def prepare(kernel: Kernel, measurements: Sequence[Measurement], known: Known) -
         except InvalidProblem as error:
             raise InvalidProblem(f"{point.place}: {error}", code="point_not_taken") from None
     m = machine(device, variant, measurements[0].problem.dtype)
-    launches = collect(variant, config, [p.problem for p in measurements])
+    launches = collect(kernel, [p.problem for p in measurements])
     for i, point in enumerate(measurements):
         launched = int(launches.ctas[0, i])
         if point.ctas is not None and point.ctas != launched:

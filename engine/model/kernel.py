@@ -268,7 +268,7 @@ def pass_reports(
         UnknownName: the SM limits of the device's compute capability are not known.
     """
     limits = limits_for(kernel.device.compute_capability)
-    launches = collect(kernel.variant, plan.config, [plan.problem])
+    launches = collect(kernel, [plan.problem])
     idle = [int(launches.ctas[0, 0] - launches.useful_ctas[0]), *[0] * (len(plan.passes) - 1)]
     return tuple(
         PassReport(
@@ -328,7 +328,7 @@ def estimate(
         curve = None
     elif curve is None:
         calibration = None  # based on CTA times that are not known here
-    launches = collect(variant, plan.config, [plan.problem])
+    launches = collect(kernel, [plan.problem])
     resident = np.array([[p.occupancy.ctas_per_sm] for p in passes], dtype=np.int64)
     spread = predict_arrays(variant, launches, resident, m, calibration, curve)
     note = method_note(calibration, curve)
@@ -366,7 +366,7 @@ def least_us(kernel: Kernel, plan: LaunchPlan) -> float | None:
         return None
     if plan.is_backward:
         return max(backward_roofline(plan, m))
-    launches = collect(kernel.variant, plan.config, [plan.problem])
+    launches = collect(kernel, [plan.problem])
     one_each = np.ones((len(plan.passes), 1), dtype=np.int64)  # not used by the bound
     return float(evaluate(kernel.variant, launches, one_each, m, Parameters()).bound_us[0])
 

@@ -375,7 +375,7 @@ class EvaluationRun:
             return judged
         self.stage("Executing one CTA of a problem past 2³¹ elements")
         backend = cast(CpuBackend, self.evaluator.backend("cpu"))
-        warning = offset_warning(backend, variant, plan.problem, self.resolved.config, options)
+        warning = offset_warning(backend, variant, plan, options)
         right = judged.correctness
         if warning is not None and right is not None:
             right = replace(right, warnings=(*right.warnings, warning))

@@ -495,7 +495,7 @@ def _roof(
     variant, device = kernel.variant, kernel.device
     try:
         roofs = roofs_of(device, variant, problem.dtype)
-        work = launch_work(variant, kernel.plan(problem), device, ctas_per_sm)
+        work = launch_work(kernel, kernel.plan(problem), ctas_per_sm)
     except AttuneError:  # the GPU's row lacks a figure
         return None
     of_fp32 = "TF32 tensor" if problem.dtype == "float32" else "tensor"

@@ -142,7 +142,10 @@ def test_a_config_that_supports_the_problem_is_found() -> None:
     request = request_of(v12, longer, "L4")
     found = dict(request.config)
     assert known_rung(v12, request).describe_changed == "keys_per_warp=64"
-    assert known_rung(v12, request_of(v12, PROBLEM, "L4", v12.default_config())).describe_changed == "defaults"
+    assert (
+        known_rung(v12, request_of(v12, PROBLEM, "L4", v12.default_config())).describe_changed
+        == "defaults"
+    )
     assert v12.unsupported(longer, found) is None
     # A CTA of sm_75 has 64 KiB of shared memory: the defaults hold 97 KiB at D = 128.
     v14, wide = LADDER.by_id("v14"), Problem(1, 8, 1, 128, seqlen_kv=512)

@@ -248,9 +248,9 @@ def _batch_branching() -> Variant:
 def test_array_and_single_evaluation_of_formulas_agree(variant: Variant) -> None:
     batches = np.arange(1, 300)
     problem = Problem(1, 3, 113, 64, causal=True)  # short enough for v12's one CTA per head
-    config = variant.default_config()
-    fast = collect_batches(variant, config, problem, batches)
-    slow = collect(variant, config, [replace(problem, batch=int(b)) for b in batches])
+    kernel = Kernel.of(variant, "L4")
+    fast = collect_batches(kernel, problem, batches)
+    slow = collect(kernel, [replace(problem, batch=int(b)) for b in batches])
     for name in fast.__slots__:
         np.testing.assert_array_equal(getattr(fast, name), getattr(slow, name), err_msg=name)
 
