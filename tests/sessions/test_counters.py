@@ -9,7 +9,6 @@ import pytest
 from sessions_data import ncu_export
 from words import says
 
-from engine.attention.config import find_variant
 from engine.attention.problem import Problem
 from engine.base.units import format_us
 from engine.cli import main, parser
@@ -73,13 +72,15 @@ def test_the_problem_comes_from_the_files_own_columns() -> None:
 
 def test_the_command_is_one_that_the_command_line_understands() -> None:
     problem = Problem(2, 8, 1, 64, seqlen_kv=4096, num_heads_kv=2, dtype="bfloat16")
-    words = shlex.split(ncu_command(find_variant("v05"), problem, {"num_splits": 4}))
+    plan = Kernel.of("v05", "L4", {"num_splits": 4}).plan(problem)
+    words = shlex.split(ncu_command(plan))
     assert words[0] == "ncu"
     assert words[words.index("--launch-count") + 1] == "2"
     assert words[words.index("--kernel-name") + 1] == "regex:^(attention_partial|attention_fuse)$"
     args = parser().parse_args(words[words.index("engine") + 1 :])
     assert (args.seqlen_kv, args.heads_kv, args.dtype) == (4096, 2, "bf16")
-    assert (args.backend, args.config) == ("cuda", ["num_splits=4"])
+    assert args.backend == "cuda"
+    assert args.config == [f"{name}={value}" for name, value in plan.config.items()]
 
 
 def test_profile_prints_the_command_and_imports_its_csv(
