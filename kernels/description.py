@@ -90,6 +90,7 @@ from kernels.variant import (
     BLOCK_TABLE,
     DOUT,
     GRADIENTS,
+    KERNELS_DIR,
     LSE,
     PACKED,
     TENSORS,
@@ -293,7 +294,8 @@ class _Reader:
             lse=declared.lse(block, LSE in used and not is_backward, "lse" in takes),
             page_rows=None if page_rows is None else self.scope.function(page_rows),
             macros=macros,
-            include_folders=declared.include_folders(block, path),
+            # A copy of a ladder kernel finds the ladder's headers.
+            include_folders=(*declared.include_folders(block, path), KERNELS_DIR),
             cubins=cubins,
             out_fill=block.choice("out_fill", get_args(OutFill), "poison"),
             packed=packed,

@@ -3,7 +3,6 @@ parsed."""
 
 from __future__ import annotations
 
-import codecs
 import os
 import re
 import stat
@@ -30,18 +29,12 @@ def read_text(path: Path) -> str:
             data = file.read(MAX_SOURCE_BYTES + 1)
         if len(data) > MAX_SOURCE_BYTES:
             raise KernelDescriptionError(path, 1, f"it is larger than {MAX_SOURCE_BYTES:,} bytes.")
-        return without_mark(data).decode("utf-8")
+        return data.decode("utf-8-sig")  # without the byte order mark of some editors
     except UnicodeDecodeError as error:
         raise KernelDescriptionError(path, 1, f"it is not UTF-8 (byte {error.start}).") from None
     except OSError as error:
         sentence = f"it cannot be read: {error.strerror or error}."
         raise KernelDescriptionError(path, 1, sentence) from None
-
-
-def without_mark(data: bytes) -> bytes:
-    """Return a file's bytes without the UTF-8 byte order mark that some editors write; NVRTC
-    rejects it."""
-    return data.removeprefix(codecs.BOM_UTF8)
 
 
 def sidecar_of(path: Path) -> Path:
@@ -58,8 +51,6 @@ def read_sidecar(path: Path) -> str | None:
 class DescriptionBlock(NamedTuple):
     """One description block of a source."""
 
-    start: int
-    end: int
     text: str
     toml: str
     line: int  # of the source, of its first line; the TOML begins in the next one
@@ -74,23 +65,12 @@ def description_blocks(text: str) -> Iterator[DescriptionBlock]:
             return
         line, counted = line + text.count("\n", counted, start), start
         position = close + 2
-        yield DescriptionBlock(
-            start, position, text[start:position], text[head.end() : close], line
-        )
+        yield DescriptionBlock(text[start:position], text[head.end() : close], line)
 
 
 def has_block(text: str) -> bool:
     """True if a source has a description block; those of old snapshots have none."""
     return next(description_blocks(text), None) is not None
-
-
-def without_block(text: str) -> str:
-    """Return the source with its block left empty. Line numbers are kept."""
-    pieces, position = [], 0
-    for block in description_blocks(text):
-        pieces += [text[position : block.start], "\n" * block.text.count("\n")]
-        position = block.end
-    return "".join([*pieces, text[position:]])
 
 
 def description_of(text: str) -> tuple[str, ...]:

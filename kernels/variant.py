@@ -349,7 +349,7 @@ class Variant:
     lse: Lse | None = None  # None: writes no LSE
     page_rows: IntFormula | None = None  # keys of a page; None: K and V are not paged
     macros: tuple[tuple[str, TextFormula], ...] | None = None  # instead of the default ones
-    include_folders: tuple[Path, ...] = ()  # besides the source's own
+    include_folders: tuple[Path, ...] = ()  # of headers, searched after the source's own
     out_fill: OutFill = "poison"  # "zero" before each launch, for kernels that add to O
     packed: bool = False  # Q, K and V are one tensor, [batch, seqlen, 3, num_heads, head_dim]
     cpp: CppStandard = "c++17"

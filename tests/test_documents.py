@@ -149,6 +149,7 @@ import doctest, sys
 done = doctest.testfile(sys.argv[1], module_relative=False, encoding="utf-8")
 print(done.attempted, done.failed)
 print(*sorted({name.split(".")[1] for name in sys.modules if name.startswith("engine.")}))
+print(*sorted(name for name in sys.modules if name.startswith("kernels.")))
 """
 
 
@@ -163,10 +164,11 @@ def test_examples_of_a_library_import_no_attention(library: str, tmp_path: Path)
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
-    *shown, counts, rooms = done.stdout.splitlines()
+    *shown, counts, rooms, of_kernels = done.stdout.splitlines()
     assert counts.endswith(" 0"), (shown, done.stderr)
     assert int(counts.split()[0]) >= 5
     assert set(rooms.split()) <= {"base", "devices", "cuda_source", "cuda_on_host", "machine_code"}
+    assert of_kernels in ("", "kernels.characters")
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def _quality(result: BatchResult, question: Question) -> None:
 def _per_unit(speedup: float | None, origin: str, table: pd.DataFrame) -> str:
     if speedup is None or math.isnan(speedup):
         return not_comparable(origin, str(table["origin"].iloc[0]))
-    return f"{speedup:.3g}× per unit"
+    return f"{speedup:.3g}× throughput"
 
 
 def _of_plateau(recommended: Recommendation) -> str:
@@ -103,16 +103,17 @@ def _tiles(result: BatchResult, axis: str) -> None:
             f"{axis} = {result.problem.batch:,}",
             _per_unit(now["speedup_per_unit"], now["origin"], result.table),
             now_note(now),
-            term="The batch in the sidebar.",
+            term="The batch in the sidebar. Throughput (units of work per second) is relative to "
+            f"{axis} = {result.table['batch'].iloc[0]:,}.",
         )
         tile(
             "Recommended",
             f"{axis} = {recommended.batch:,}",
             _per_unit(recommended.speedup_per_unit, recommended.origin, result.table),
-            f"{_of_plateau(recommended)}{_between(recommended)}; "
+            f"{_of_plateau(recommended)}; {_interval(recommended, axis)}"
             f"{format_us(recommended.latency_us)} per launch {recommended.origin}; "
             f"{_memory(recommended)}",
-            term=f"{TERMS['plateau']} The range follows the uncertainty of the latency.",
+            term=f"{TERMS['plateau']} The interval follows the uncertainty of the latency.",
             color="gray" if recommended.speedup_per_unit is None else "violet",
             icon=":material/recommend:",
         )
@@ -121,14 +122,20 @@ def _tiles(result: BatchResult, axis: str) -> None:
         key=lambda r: (r.batch, _between(r)),
     )
     words = [
-        f"**{axis} = {batch:,}** for {' and '.join(f'{r.target:.0%}' for r in rs)}{between}"
+        f"**{axis} = {batch:,}**{between} for {' and '.join(f'{r.target:.0%}' for r in rs)}"
         for (batch, between), rs in others
     ]
     st.markdown(f":gray[Of the plateau:] {', '.join(words)}")
 
 
+def _interval(r: Recommendation, axis: str) -> str:
+    """Return `90 % interval B = 18 – 32; `; empty for one batch."""
+    words = _between(r).strip(" ()")
+    return f"90 % interval {axis} = {words}; " if words else ""
+
+
 def _between(r: Recommendation) -> str:
-    """Return the range of batches, if it has more than one."""
+    """Return the interval of batches, if it has more than one."""
     if r.low_batch == r.high_batch:
         return ""
     return f" ({r.low_batch:,} – {r.high_batch:,})"

@@ -8,8 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.shared.chart_style import ROW_PX, axis, figure, plain
-from app.shared.palette import Theme, reference_color, variant_color
-from engine.attention.config import all_variants
+from app.shared.palette import Theme, color_of
 from engine.attention.evaluation import baseline_label
 from engine.base.units import format_speedup_over, format_us
 
@@ -25,7 +24,6 @@ def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     The bar's length is the runner-up's time divided by the winner's; 1 without a runner-up.
     """
     rows = frame.head(MAX_ROWS)
-    colors = {v.id: variant_color(i) for i, v in enumerate(all_variants())}
     names = [f"{plain(str(row.problem))}, {plain(str(row.device))}" for row in rows.itertuples()]
     lengths = [1.0 if pd.isna(x) else float(x) for x in rows["speedup"]]
     positions = list(range(len(rows)))  # two environments may have the same problem and device
@@ -35,7 +33,7 @@ def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
         "x": lengths,
         "y": positions,
         "marker": {
-            "color": [colors.get(str(w)) or reference_color(str(w)) for w in rows["winner"]],
+            "color": [color_of(str(w)) for w in rows["winner"]],
             "pattern": {"shape": ["/" if tied else "" for tied in rows["tied"]]},
             "line": {"width": 0},
         },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -13,6 +13,7 @@ from app.shared import url_state, working_session
 from app.shared.snapshots import open_snapshot
 from app.shared.widgets import plain_markdown
 from engine.attention.evaluation import CodeCounts
+from engine.history.known_time import other_source
 from engine.sessions.compare import Pairing, Pick, SessionComparison, newest_that_share
 from engine.sessions.importers.measurements import SDPA
 from engine.sessions.rerun import count_sources, uncounted, with_counts
@@ -140,8 +141,9 @@ def pairs(opened: Mapping[str, Snapshot], baseline: str) -> list[tuple[Pick, Pic
     for name in (baseline, *(name for name in opened if name != baseline)):
         for e in opened[name].evaluations:
             if e.variant != SDPA:
-                pick = Pick(e.variant, dict(e.config), name)
-                kernels[f"{pick.label} · {opened[name].title} · {name}"] = pick
+                shown = Pick(e.variant, dict(e.config), name, other_source(e))
+                pick = replace(shown, source=e.source_sha256)
+                kernels[f"{shown.label} · {opened[name].title} · {name}"] = pick
     if len(kernels) < 2:
         return []
     labels = list(kernels)

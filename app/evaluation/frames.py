@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from app.shared.palette import color_of, reference_color
+from app.shared.palette import color_of
 from engine.attention.evaluation import (
     BaselineTiming,
     Correctness,
@@ -17,7 +17,7 @@ from engine.attention.evaluation import (
 )
 from engine.base.table import Table
 from engine.base.units import format_us
-from engine.history.known_time import KnownTime, is_of_this_source, name_of
+from engine.history.known_time import KnownTime, name_of
 from engine.machine_code.launch_report import Residency
 from engine.model.equations import Terms
 from engine.model.occupancy import WARP_SIZE
@@ -141,7 +141,7 @@ def _known_name(name: str, time: KnownTime, configs: Sequence[Config]) -> str:
 def _known_color(time: KnownTime, gray: str) -> str:
     if time.is_sdpa:
         return gray
-    return color_of(time.name) if is_of_this_source(time) else reference_color(name_of(time))
+    return color_of(name_of(time))
 
 
 def terms(prediction: Terms) -> pd.DataFrame:

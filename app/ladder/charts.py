@@ -32,11 +32,11 @@ def times_frame(rungs: Iterable[Rung], chosen: str) -> pd.DataFrame:
         for rung in rungs
         if rung.latency is not None and rung.is_simulated
     ]
-    return Table.of("Simulated times", rows).frame(dashes=False)
+    return Table.of("Predicted times", rows).frame(dashes=False)
 
 
 def times(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Return a chart of each rung's simulated time with its 90 % interval, and known times as
+    """Return a chart of each rung's predicted time with its 90 % interval, and known times as
     markers.
 
     Columns: as `times_frame`.
@@ -66,7 +66,7 @@ def times(frame: pd.DataFrame, theme: Theme) -> go.Figure:
             "color": theme.line,
             "thickness": 1.5,
         },
-        "hovertemplate": "<b>%{y}</b> simulated<extra></extra>",
+        "hovertemplate": "<b>%{y}</b> predicted<extra></extra>",
     }
     data: list[Trace] = [bars]
     if len(taken):

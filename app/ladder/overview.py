@@ -24,13 +24,13 @@ _TITLE_PX = 150  # "Persistent on Hopper"
 _ORDER_PX = 135  # "? within error of v08"
 _INTERVAL_PX = 140  # "2.01 ms to 2.79 ms"
 _KNOWN_PX = 125  # "1.07 ms recorded"
-_FIRST = ("rung", "title", "simulated", "order", "90 % interval", "known")
+_FIRST = ("rung", "title", "predicted", "order", "90 % interval", "known")
 _CONFIG_REMARK = (
     "Each rung has its default config, or the nearest that fits: the table shows the difference."
 )
 _ROWS = 12  # a longer table scrolls, so that the part below stays visible
 _ORDER_HELP = (
-    "Compared with the previous rung. ✓: the simulated times differ enough to be ordered reliably. "
+    "Compared with the previous rung. ✓: the predicted times differ enough to be ordered reliably. "
     "{threshold}"
 )
 DETAIL = "kernels_rung"  # id of the rung that is shown below the table
@@ -98,12 +98,12 @@ def _tree(_changed: tuple[int, ...]) -> str:
 
 
 def draw_times(selection: Selection, known: list[Rung]) -> None:
-    """Draw the chart of simulated times."""
+    """Draw the chart of predicted times."""
     possible = [rung for rung in known if not rung.why_not]
     frame = charts.times_frame(possible, selection.variant.id)
     if len(frame) > 1:
         st.markdown(
-            "**Simulated time of each rung** :gray[with its 90 % interval; the sidebar's kernel in "
+            "**Predicted time of each rung** :gray[with its 90 % interval; the sidebar's kernel in "
             "colour]"
         )
         plot.draw(charts.times(frame, theme()), key="kernels_chart", tools=False)

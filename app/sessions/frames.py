@@ -80,9 +80,8 @@ def ledger(scored: Ledger) -> pd.DataFrame:
     """Return one row per score of a source that was timed for `app.sessions.charts.ledger`."""
     rows = (
         {
-            "variant": s.prediction.variant,
-            "name": f"{s.prediction.variant} {s.prediction.problem.label()} on "
-            f"{s.prediction.device}",
+            "variant": s.timed_kernel,
+            "name": f"{s.timed_kernel} {s.time.problem.label()} on {s.time.device}",
             "measured_us": s.time.latency.median_us,
             "predicted_us": s.prediction.latency.median_us,
             "low_us": s.prediction.latency.low_us,

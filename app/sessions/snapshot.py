@@ -133,13 +133,13 @@ def _folded(snapshot: Snapshot) -> None:
         tables.draw(phases_table(snapshot.phases, snapshot.opened(), snapshot.title).frame())
     with st.expander("Environment", icon=":material/memory:"):
         tables.draw(environment_table(snapshot.environment).frame())
-    counted = counters_table(snapshot.opened(), known_times.history())
+    counted = counters_table(snapshot.opened(), known_times.history(), snapshot.title)
     if counted.rows:
         with st.expander(counted.title, icon=":material/monitoring:", expanded=True):
             tables.draw(counted.frame(), rows=_ROWS)
             st.caption(plain_markdown(counted.remark))
     if snapshot.timeline:
-        rows = timeline_rows(snapshot.timeline, snapshot.opened())
+        rows = timeline_rows(snapshot.timeline, snapshot.opened(), snapshot.title)
         with st.expander(f"Timeline, {len(rows):,} entries", icon=":material/timeline:"):
             frame = timeline_table(rows).frame().iloc[::-1]
             tables.draw(

@@ -6,7 +6,6 @@ and icon show a status. Neither is shown by colour alone.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Sequence
 
 from engine.attention.config import all_variants
@@ -16,6 +15,7 @@ from engine.sessions.palette import CATEGORICAL as CATEGORICAL
 from engine.sessions.palette import DARK as DARK
 from engine.sessions.palette import LIGHT as LIGHT
 from engine.sessions.palette import Theme as Theme
+from engine.sessions.palette import reference_color
 
 LINE_STYLE: dict[Origin, str] = {"measured": "solid", "recorded": "dot", "predicted": "dash"}
 MARKER: dict[Origin, str] = {
@@ -62,19 +62,9 @@ STATUS_ICON: dict[Status, str] = {
 }
 
 
-# Colours of references (kernels of another source): never the variant's own colour.
-_REFERENCES = ("#8c6d5a", "#5f7482", "#a5893a", "#7d6490", "#5d7f57", "#996666")
-
-
 def variant_color(index: int) -> str:
     """Return the colour of the `index`-th variant or other name, the same on every page."""
     return CATEGORICAL[index % len(CATEGORICAL)]
-
-
-def reference_color(name: str) -> str:
-    """Return the colour of a reference, derived from its name, so that it is the same in every
-    chart."""
-    return _REFERENCES[zlib.adler32(name.encode()) % len(_REFERENCES)]
 
 
 def made_distinct(colors: Sequence[str]) -> list[str]:
@@ -89,9 +79,9 @@ def made_distinct(colors: Sequence[str]) -> list[str]:
 
 
 def color_of(variant: str) -> str:
-    """Return the colour of the variant with this id, also if this machine lacks the variant."""
+    """Return the colour of the variant with this id, or that of a reference with this name."""
     ids = [v.id for v in all_variants()]
-    return variant_color(ids.index(variant) if variant in ids else len(ids))
+    return variant_color(ids.index(variant)) if variant in ids else reference_color(variant)
 
 
 def colors_of(variants: Iterable[str]) -> dict[str, str]:

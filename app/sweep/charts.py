@@ -200,18 +200,18 @@ def importance(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> 
         "x": 100 * order["importance"].to_numpy(np.float32),
         "y": [f"{r['variant']} {plain(r['tunable'])}" for r in rows],
         "marker": {"color": [colors[r["variant"]] for r in rows]},
-        "text": [f"best {r['best_value']}, {r['gain']:.2f} ×" for r in rows],
+        "text": [f"best {r['best_value']}: {r['gain']:.2f}× faster than the worst" for r in rows],
         "textposition": "outside",
         "cliponaxis": False,
         "customdata": order["points"].to_numpy(),
-        "hovertemplate": "<b>%{y}</b><br>%{x:.1f}% of the spread<br>%{text} from worst to best"
+        "hovertemplate": "<b>%{y}</b><br>%{x:.1f}% of the spread<br>%{text}"
         "<br>%{customdata:,} points<extra></extra>",
     }
     return figure(
         theme,
         56 + ROW_PX * len(rows),
         [bars],
-        margin={"r": 120},
+        margin={"r": 200},
         xaxis=axis(theme, "share of the spread of times, %", range=[0, 100]),
         yaxis=axis(theme, autorange="reversed", showgrid=False),
     )
@@ -315,11 +315,14 @@ def slices(
             ),
             "domain": [top - 0.72 / down, top],
             "anchor": f"x{suffix}",
+            # The panels share one range: only the left one has a title.
+            **({"matches": "y"} if number else {}),
         }
     return figure(
         theme,
         60 + 240 * down,
         data,
+        showlegend=frame["variant"].nunique() > 1,
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         margin={"t": 36},
         clickmode="event+select",

@@ -230,16 +230,17 @@ def _winner_map(frame: pd.DataFrame, rows: FilteredRows) -> None:
     name = next(iter(groups))
     if len(groups) > 1:
         name = _one_of("Map of", list(groups), "sweep_slice")
-    group, colors, words = groups[name], _colors(rows), ""
+    group, colors, words, among = groups[name], _colors(rows), "", "another variant"
     if frame["winner"].nunique() == 1:
         group, differ = frames.winners_by_config(group, {row.point: row for row in rows.rows})
         if differ:
             colors = {name: variant_color(i) for i, name in enumerate(group["winner"].unique())}
+            among = "another config"
             words = f" All are {frame['winner'].iloc[0]}; the cells name the config that wins: "
             words += plain_markdown(" · ".join(n.replace("_", " ") for n in differ)) + "."
     figure = rows.cached(("map", name), lambda: charts.winner_map(group, colors, theme()))
     picked = point_links.chart(figure, "sweep_winners", rows, name)
-    st.caption(f"= marks a tie. Click a cell to open its winner in Tune.{words}")
+    st.caption(f"= marks a tie with {among}. Click a cell to open its winner in Tune.{words}")
     point_links.draw(picked, rows, "map")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from app.evaluation.frames import latency_frame
-from app.shared.palette import color_of, reference_color
+from app.shared.palette import color_of
 from engine.attention.evaluation import Latency
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_speedup, format_us
@@ -114,7 +114,7 @@ def chart_frame(lines: Sequence[Line]) -> pd.DataFrame:
         if each.latency is not None
     ]
     rows += [
-        (reference.name, reference.time.latency, reference_color(reference.name))
+        (reference.name, reference.time.latency, color_of(reference.name))
         for each in lines
         for reference in each.references
     ]

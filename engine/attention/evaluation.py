@@ -114,14 +114,19 @@ class Latency(Stored):
         return basis_of(self.origin, self.reason)
 
     @property
+    def is_calibrated(self) -> bool:
+        """True if the prediction is calibrated on known times."""
+        return CALIBRATED in self.reason
+
+    @property
     def is_simulated(self) -> bool:
         """True if predicted by machine code without calibration on known times."""
-        return self.method == METHODS[0] and CALIBRATED not in self.reason
+        return self.method == METHODS[0] and not self.is_calibrated
 
     @property
     def is_bound(self) -> bool:
         """True if predicted by roofline only, in which case pages show a lower bound."""
-        return self.method == METHODS[1] and CALIBRATED not in self.reason
+        return self.method == METHODS[1] and not self.is_calibrated
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from engine.base.errors import AttuneError, InvalidKernel, Status, UnknownName
 from engine.base.units import format_bytes, format_us
 from engine.choose.batch.alternatives import Option, Situation, rank_options
 from engine.history import History
-from engine.history.known_time import has_present_source
+from engine.history.known_time import has_present_source, known_first
 from engine.model.kernel import Estimate, Kernel, estimate, pass_reports
 from kernels.ladder import LADDER
 
@@ -92,7 +92,7 @@ def _best_of_each(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
 def _rank(e: Evaluation) -> tuple[int, float]:
     if e.latency is None or not has_present_source(e):
         return 2, 0.0
-    return int(e.latency.origin == "predicted"), e.latency.median_us
+    return known_first(e.latency)
 
 
 def _as_evaluated(e: Evaluation, history: History) -> Estimate | None:

@@ -198,7 +198,7 @@ def run_profile(args: ProfileOptions) -> int:
     )
     snapshot = import_measurements(read_file(path), name=path.name, options=options)
     print(f"Saved as {default_store().save(snapshot)}.")
-    print_table(counters_table(snapshot.opened(), history))
+    print_table(counters_table(snapshot.opened(), history, snapshot.title))
     return 0
 
 

@@ -2,8 +2,9 @@
 
 Each call runs one command in its own process, which has a time limit and ends when the call is
 cancelled; long answers are shortened. Files outside the folder that the server was started in are
-refused. Without `--write` the server writes nothing but the cache of compiled kernels, and without
-`--run` it runs no native code of a kernel.
+refused, except kernels that the user has added, which are named like variants. Without `--write`
+the server writes nothing but the cache of compiled kernels, and without `--run` it runs no native
+code of a kernel.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ import os
 import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
-from engine.attention.config import tuned_path
+from pydantic import ValidationError
+
+from engine.attention.config import added_kernels_path, tuned_path
 from engine.attention.problem import feature_options
-from engine.base.errors import AttuneError, BadInput, ToolMissing
+from engine.base.errors import AttuneError, BadInput, ToolMissing, unknown
 from engine.base.files import data_folder
 from engine.cuda_source.sources import files_inside
 from engine.gate.settings import parse_problem
@@ -183,7 +187,16 @@ class Tools:
             f"--journal={journal}", *kept, "--json",
             seconds=budget + 60.0, may_fail=True,
         )  # fmt: skip
-        return {key: answer[key] for key in ("state", "done", "total", "best")}
+        untimed = Counter(
+            (row["status"], row["reason"]) for row in answer["rows"] if row["median_us"] is None
+        )
+        return {
+            **{key: answer[key] for key in ("state", "done", "total", "best")},
+            "without_time": [
+                {"status": status, "reason": reason, "points": points}
+                for (status, reason), points in untimed.most_common()
+            ],
+        }
 
     async def compare(self, before: str, after: str) -> Answer:
         """Compare two snapshots or two .cu files: what became worse or better."""
@@ -271,16 +284,17 @@ class Tools:
 def environment_of(rights: Rights, data: Path) -> dict[str, str]:
     """Return the environment of the commands.
 
-    Without permission to write, their data folder is `data`, but they read the user's sessions and
-    tuned configs, so that they give the times that the user sees.
+    Without permission to write, their data folder is `data`, but they read the user's sessions,
+    tuned configs and added kernels, so that they give the times that the user sees.
     """
     environment = dict(os.environ) | {"PYTHONPATH": _path()}
     if rights.write:
         return environment
-    open_sessions = data / "working"
-    if not open_sessions.is_symlink():
-        data.mkdir(parents=True, exist_ok=True)
-        open_sessions.symlink_to(working_folder().absolute())
+    of_user = {"working": working_folder(), added_kernels_path().name: added_kernels_path()}
+    for name, path in of_user.items():
+        if not (data / name).is_symlink():
+            data.mkdir(parents=True, exist_ok=True)
+            (data / name).symlink_to(path.absolute())
     sessions = os.environ.get(SETTING, "").strip() or str(data_folder() / "sessions")
     return environment | {
         "ATTUNE_DATA_DIR": str(data),
@@ -378,10 +392,43 @@ def serve(rights: Rights) -> None:
             f"The MCP server needs the official SDK ({error}): pip install -e '.[mcp]'"
         ) from None
     with TemporaryDirectory(prefix="attune-mcp-") as data:
-        server: Any = MCPServer("attune", instructions=_INSTRUCTIONS, log_level="WARNING")
-        for tool in Tools(rights, Path(data)).all():
-            server.add_tool(_answering(tool), structured_output=False)
+        server: Any = MCPServer(
+            "attune",
+            instructions=_INSTRUCTIONS,
+            log_level="WARNING",
+            tools=served(Tools(rights, Path(data))),
+        )
         server.run("stdio")
+
+
+def served(tools: Tools) -> list[Any]:
+    """Return the tools as the SDK's, which refuse invalid and unknown arguments in a sentence."""
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.tools.base import Tool as SdkTool
+
+    class Checked(SdkTool):  # type: ignore[misc]
+        async def run(self, arguments: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                for name in arguments:
+                    if name not in self.parameters["properties"]:
+                        raise unknown("argument", name, self.parameters["properties"])
+                self.fn_metadata.validate_arguments(arguments)
+            except AttuneError as error:
+                raise ToolError(str(error)) from None
+            except ValidationError as error:
+                raise ToolError(_mistake(self.name, error)) from None
+            return await super().run(arguments, *args, **kwargs)
+
+    return [Checked.from_function(_answering(t), structured_output=False) for t in tools.all()]
+
+
+def _mistake(tool: str, error: ValidationError) -> str:
+    """Return the sentence on the first invalid argument."""
+    first = error.errors()[0]
+    name = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return f"{tool} needs the argument {name}."
+    return f"The argument {name} of {tool} is invalid: {first['msg']}."
 
 
 def _answering(tool: Tool) -> Callable[..., Coroutine[Any, Any, str]]:

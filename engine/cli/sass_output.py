@@ -106,6 +106,7 @@ def _latency_of(results: Sequence[Result], predicted: Latency | None = None) -> 
         "high_us": found[2] if is_known else None,
         "origin": "predicted",
         "method": results[0].method,
+        **({"reason": predicted.reason} if predicted is not None else {}),
     }
 
 

@@ -160,7 +160,7 @@ def _figures(args: VariantsOptions, gpu: str) -> int:
     """Print the ladder's figures for a problem on a GPU, or the changes of one rung."""
     from engine.choose.auto.candidates import unused_instructions
     from engine.devices import target_gpu
-    from engine.kernel_figures.rung import ladder_table, reasons, without_empty
+    from engine.kernel_figures.rung import ladder_table, reasons, rung_dict, without_empty
     from engine.sessions.known_times import open_history
 
     named, device = [find_variant(name) for name in args.variants], target_gpu(gpu)
@@ -170,12 +170,12 @@ def _figures(args: VariantsOptions, gpu: str) -> int:
     history = open_history()
     variants = named or variants_for(problem)
     rungs = [_worked_out(v, problem, device.name, history) for v in variants]
-    table = ladder_table(rungs, f"The ladder on {device.name}, {problem.label()}")
     if args.json:
-        print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])
+        print_json([rung_dict(rung) for rung in rungs])
         return 0
     possible = [rung for rung in rungs if not rung.why_not]
-    table = without_empty(ladder_table(possible, table.title))
+    title = f"The ladder on {device.name}, {problem.label()}"
+    table = without_empty(ladder_table(possible, title))
     if args.markdown and not possible:
         raise InvalidProblem(f"No variant takes this problem on {device.name}: choose another.")
     if args.markdown:

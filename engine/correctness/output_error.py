@@ -89,10 +89,10 @@ def tiles_of(problem: Problem, plan: LaunchPlan | None) -> Tiles:
     keys = problem.num_keys
     if plan is None:
         return Tiles(problem.seqlen, keys, _USUAL_TILE, _USUAL_TILE, 1, keys, 128, 1, False)
-    num_splits = plan.config.get("num_splits", plan.config.get("splits", 1))
+    num_splits = next((count for name, count in plan.config.items() if "split" in name), 1)
     chunk_rows = plan.kv_rows if num_splits > 1 and plan.kv_rows else keys
-    if num_splits > 1 and chunk_rows >= keys and "num_splits" not in plan.config:
-        chunk_rows = ceil_div(keys, num_splits)  # an own kernel without a declaration
+    if num_splits > 1 and chunk_rows >= keys > plan.config.get("block_n", 1):
+        chunk_rows = ceil_div(keys, num_splits)  # an own kernel that does not declare kv_rows
     chunk_name = "split"
     block_n = plan.config.get("block_n", _USUAL_TILE)
     if "keys_per_warp" in plan.config:  # the warps of a CTA process the splits

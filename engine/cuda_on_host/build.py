@@ -30,8 +30,7 @@ from engine.cuda_on_host.error_kinds import explain
 from engine.cuda_on_host.instrument import instrument
 from engine.cuda_on_host.ptx import has_asm, translate_asm
 from engine.cuda_on_host.rewrite import ATTRIBUTE, TranslatedFile, place_cluster_dims, translate
-from engine.cuda_source.sources import FOR_DEVICE, implied, read_sources
-from kernels.variant import CppStandard
+from engine.cuda_source.sources import FOR_DEVICE, CppStandard, implied, read_sources
 
 DEFAULT_ARCH = "sm_80"  # if no GPU is given
 PACKAGE = Path(__file__).resolve().parent

@@ -40,6 +40,7 @@ from engine.cuda_source.ptxas import (
 from engine.cuda_source.sources import (
     IMPLICIT,
     LIMITED_GROUPS,
+    CppStandard,
     Sources,
     includes_library,
     lacks_libcu,
@@ -60,7 +61,6 @@ from engine.cuda_source.toolkit import (
     other_nvrtc,
     version_of,
 )
-from kernels.variant import CppStandard
 
 # Tunables that become compiler options instead of macros.
 #

@@ -15,14 +15,14 @@ import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from engine.base import files
 from engine.base.errors import CompileError
 from engine.base.files import MAX_SOURCE
 from engine.cuda_source.host_code import COMMENT_OR_LITERAL, without_host_code
-from kernels.source_text import without_block, without_mark
-from kernels.variant import KERNELS_DIR
+
+CppStandard: TypeAlias = Literal["c++17", "c++20"]
 
 _FOLDER: Final = Path(__file__).resolve().parent / "headers"
 _NAME: Final = "attune/standard.h"
@@ -264,7 +264,7 @@ class SourceFile:
 
     name: str  # for headers, the path from the kernel's folder or an include folder
     text: str  # as it is on disk
-    # The compiled text: no description, no host code, project headers included by their `name`.
+    # The compiled text: no descriptions, no host code, project headers included by their `name`.
     # Line numbers are kept.
     code: str
 
@@ -305,8 +305,8 @@ class Sources:
 def read_sources(source: Path, include_folders: Sequence[Path] = ()) -> Sources:
     """Read `source` and, transitively, the headers of the project that it includes.
 
-    A header is searched in the folder of the including file, of the kernel, in the include folders,
-    then in the ladder's folder. Others belong to the toolkit or the standard library.
+    A header is searched in the folder of the including file, of the kernel, then in the include
+    folders. Others belong to the toolkit or the standard library.
 
     Raises:
         CompileError: a file cannot be read or is not UTF-8, or there are more than 500 headers.
@@ -481,11 +481,23 @@ def _found(text: str, what: str, begin: int) -> int:
     return at if at >= 0 else len(text)
 
 
+_DESCRIPTION = re.compile(r"^/\*[ \t]*attune[ \t]*\r?\n.*?\*/", re.DOTALL | re.MULTILINE)
+
+
+def without_descriptions(text: str) -> str:
+    """Return the text with every comment whose first line is `/* attune` left empty.
+
+    Such a comment describes a kernel to Attune's tools: an edit of it leaves the compiled text and
+    its hash as they are. Line numbers are kept. Takes linear time for any text.
+    """
+    closed, close, rest = text.rpartition("*/")
+    return _DESCRIPTION.sub(lambda found: "\n" * found[0].count("\n"), closed + close) + rest
+
+
 class _Reader:
     def __init__(self, source: Path, include_folders: Sequence[Path]) -> None:
         self._source = source
-        # A copy of a ladder kernel finds the ladder's headers.
-        self._folders = (source.parent, *include_folders, KERNELS_DIR)
+        self._folders = (source.parent, *include_folders)
         self._found: dict[tuple[Path, str], Path | None] = {}  # by the includer's folder
         self.names: dict[Path, str] = {}  # names of the files, the source first
         self.texts: dict[Path, str] = {}
@@ -553,7 +565,7 @@ class _Reader:
             return f'{match["before"]}"{name}"'
 
         text = self.texts[path]
-        code = _INCLUDE.sub(rename, without_host_code(without_block(text)))
+        code = _INCLUDE.sub(rename, without_host_code(without_descriptions(text)))
         return SourceFile(self.names[path], text, code)
 
 
@@ -570,7 +582,7 @@ def read_source(path: Path) -> str:
                 f"{path.name} is larger than the {MAX_SOURCE:,} bytes of a source.",
                 code="source_too_large",
             )
-        return without_mark(data).decode("utf-8")
+        return data.decode("utf-8-sig")  # NVRTC rejects the byte order mark of some editors
     except UnicodeDecodeError as error:
         raise CompileError(
             f"{path.name} is not UTF-8 text (byte {error.start}): save it as UTF-8.",

@@ -306,7 +306,13 @@ class History:
         curve = None
         if calibration is None or calibration.by_machine_code:
             curve = self._curve(kernel, plan, compiled, passes[0].occupancy.ctas_per_sm)
-        calibration = calibration or self._calibration(kernel, plan.problem, curve is not None)
+        if calibration is None:
+            # With its own list, to tell what is missing for the calibration.
+            here = self.doing(self.work)
+            calibration = here._calibration(kernel, plan.problem, curve is not None)
+            if here.missing:  # calibrated on some of the points, it would be another time
+                self.missing.extend(here.missing)
+                calibration = curve = None
         return estimate(kernel, plan, passes, calibration, curve)
 
     def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:

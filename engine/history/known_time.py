@@ -1,7 +1,8 @@
 """Measured and recorded times of kernels and of PyTorch's attention.
 
 A time names the source that was timed. If that is the variant's present file, it is a time of the
-variant; otherwise it is a `Reference`, another kernel with the same launch.
+variant; otherwise it is a `Reference`, another kernel with the same launch, with a name of its own
+(`kernel_name`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ SourceMatch: TypeAlias = Literal["this source", "another source", "source not re
 # Two predicted times on one GPU that differ by more than this are in the right order in at least 95
 # % of the pairs of tests/bench/bench_sass_validation.py, which prints how many.
 RANKING_ERROR = 0.10
+_SOURCE_DIGITS = 8  # of a source's SHA-256 in names
 _SERIES = "series: "  # prefix of an import's note that names the series of a time
 
 
@@ -51,6 +53,11 @@ class KnownTime:
     series: str = ""  # series in the imported file; each series is of another kernel
 
     @property
+    def ran_here(self) -> bool:
+        """True if it ran as the variant, and was not only recorded elsewhere."""
+        return self.checked and bool(self.source_sha256)
+
+    @property
     def stored_in(self) -> str:
         """`shipped`, `own snapshot` or `open session`."""
         return "shipped" if self.shipped else "own snapshot" if self.file else "open session"
@@ -60,57 +67,102 @@ class KnownTime:
 class Reference:
     """A time of a source other than the variant's file, with its own name."""
 
-    name: str  # `L4 study kernel (series: length)`
+    name: str  # `v08 (source 3f2a91ab)`, `L4 study kernel (series: length)`
     time: KnownTime
 
     @classmethod
     def of(cls, time: KnownTime) -> Reference:
-        """Return a reference. Kernels of one session are distinguished by series, source or
-        variant name."""
+        """Return a reference: the variant with its source if it ran here, else a kernel of the
+        session, distinguished by series, source or variant name."""
+        if time.ran_here:
+            return cls(with_source(time.name, time.source_sha256[:_SOURCE_DIGITS]), time)
         session, _, _ = time.session.partition(":")
-        apart = time.source_sha256[:8] or f"given as {time.name}"
+        apart = time.source_sha256[:_SOURCE_DIGITS] or f"given as {time.name}"
         if time.series:
             apart = f"series: {time.series}"
         return cls(f"{session.strip() or 'another'} kernel ({apart})", time)
 
 
 def kernel_name(evaluation: Evaluation, session: str) -> str:
-    """Return the variant's name, or the name of a `Reference` if another source was timed.
+    """Return the variant's name if its present source was evaluated, else a name of its own.
 
-    What ran here as the variant keeps its name after the file is edited: sessions compare the two.
+    `v08 (source 3f2a91ab)` ran as v08, before an edit or from another copy of the file. A time that
+    was recorded elsewhere has the name of its `Reference`.
 
     Args:
         session: its title.
     """
-    mine = None if evaluation.status is Status.PASSED else _own_time(evaluation, session)
-    if mine is None:
+    return with_source(launched_as(evaluation, session), other_source(evaluation))
+
+
+def with_source(name: str, source: str) -> str:
+    """Return `v08 (source 3f2a91ab)`; the name alone for an empty `source`."""
+    return f"{name} (source {source})" if source else name
+
+
+def other_source(evaluation: Evaluation) -> str:
+    """Return the first digits of the evaluated source's SHA-256 if it is not the variant's present
+    one; empty if it is, or was not recorded, or did not run as the variant."""
+    sha256 = evaluation.source_sha256
+    if evaluation.status is Status.SKIPPED or not sha256:
+        return ""
+    return "" if sha256 == _present_sha256(evaluation.variant) else sha256[:_SOURCE_DIGITS]
+
+
+def predicted_name(variant: str, sha256: str) -> str:
+    """Return the variant's name, or `v08 (source 3f2a91ab)` for a prediction of another source."""
+    present = sha256 == _present_sha256(variant)
+    return with_source(variant, "" if present else sha256[:_SOURCE_DIGITS])
+
+
+def launched_as(evaluation: Evaluation, session: str) -> str:
+    """Return the name by which evaluations are paired and matched with targets: the variant's, for
+    all its sources, or that of a `Reference` for a time that was recorded elsewhere.
+
+    Comparing the sources of a variant before and after an edit is what sessions are for; tables
+    show `kernel_name`.
+    """
+    if evaluation.status is not Status.SKIPPED and evaluation.source_sha256:
         return evaluation.variant
-    only_recorded = evaluation.status is Status.SKIPPED
-    is_its = is_of_this_source(mine) if only_recorded else bool(mine.source_sha256)
-    return evaluation.variant if is_its else Reference.of(mine).name
+    times = times_of([evaluation], session=session)
+    mine = next((time for time in times if not time.is_sdpa), None)
+    if mine is None or evaluation.status is Status.PASSED or is_of_this_source(mine):
+        return evaluation.variant
+    return Reference.of(mine).name
 
 
 def has_present_source(evaluation: Evaluation) -> bool:
-    """False if the evaluation has a time of another source than the variant's present file."""
-    mine = _own_time(evaluation, "")
-    if mine is None:
-        return True
-    if mine.source_sha256:
-        return is_of_this_source(mine)
+    """False if another source than the variant's present file was evaluated or timed."""
     return kernel_name(evaluation, "") == evaluation.variant
-
-
-def _own_time(evaluation: Evaluation, session: str) -> KnownTime | None:
-    times = times_of([evaluation], session=session)
-    return next((time for time in times if not time.is_sdpa), None)
 
 
 def under_own_names(evaluations: Iterable[Evaluation], session: str) -> list[Evaluation]:
     """The evaluations with `kernel_name` for their variant, so that another kernel's time is not
     shown as the variant's.
     """
-    names = ((e, kernel_name(e, session)) for e in evaluations)
-    return [e if name == e.variant else replace(e, variant=name) for e, name in names]
+    return with_sources(as_launched(evaluations, session))
+
+
+def as_launched(evaluations: Iterable[Evaluation], session: str) -> list[Evaluation]:
+    """The evaluations with `launched_as` for their variant, to be paired."""
+    return [_named(e, launched_as(e, session)) for e in evaluations]
+
+
+def with_sources(launched: Iterable[Evaluation]) -> list[Evaluation]:
+    """The evaluations of `as_launched` with `kernel_name` for their variant, to be shown."""
+    return [_named(e, with_source(e.variant, other_source(e))) for e in launched]
+
+
+def _named(evaluation: Evaluation, name: str) -> Evaluation:
+    return evaluation if name == evaluation.variant else replace(evaluation, variant=name)
+
+
+def _present_sha256(variant: str) -> str:
+    """Return the hash of a variant's present source; empty if this machine cannot read it."""
+    try:
+        return variant_sources(find_variant(variant)).source_sha256
+    except AttuneError:
+        return ""
 
 
 class TimeSource(Protocol):
@@ -162,7 +214,7 @@ def times_of(
                 session=session,
                 file=file,
                 shipped=shipped,
-                checked=e.status is Status.PASSED,
+                checked=e.status in (Status.PASSED, Status.THROTTLED),
                 source_sha256="" if is_sdpa else e.source_sha256,
                 series="" if is_sdpa else series,
             )
@@ -198,10 +250,7 @@ def is_of_this_source(time: KnownTime) -> bool:
     """True if the time belongs to the present source of a kernel on this machine."""
     if time.is_sdpa or not time.source_sha256:
         return False
-    try:
-        return source_match(time, find_variant(time.name)) == "this source"
-    except AttuneError:  # a kernel that this machine lacks
-        return False
+    return time.source_sha256 == _present_sha256(time.name)
 
 
 def references_in(times: Iterable[KnownTime]) -> tuple[Reference, ...]:
@@ -242,6 +291,15 @@ def known_time_of(times: Iterable[KnownTime], variant: Variant, config: Config) 
 def preferred(known: KnownTime | None, predicted: Latency | None) -> Latency | None:
     """Return the latency to show of a kernel: a known time of this source, else the prediction."""
     return predicted if known is None else known.latency
+
+
+def known_first(latency: Latency) -> tuple[int, float]:
+    """Return a sort key for what a session holds: known times first, then the fastest.
+
+    `rank_of` orders kernels by the one time that `History` prefers of each. A session may hold
+    times of some kernels and predictions of others, and a prediction does not outrank a time.
+    """
+    return int(latency.origin == "predicted"), latency.median_us
 
 
 def points_of(times: Iterable[KnownTime]) -> tuple[Measurement, ...]:

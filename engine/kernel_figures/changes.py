@@ -14,7 +14,7 @@ from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, CompileError
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
-from engine.cuda_source.sources import read_source
+from engine.cuda_source.sources import read_source, without_descriptions
 from engine.devices import find_device
 from engine.history import History
 from engine.history.known_time import are_comparable, not_comparable
@@ -23,7 +23,6 @@ from engine.model.kernel import Kernel
 from engine.own_kernels.registry import parent_of
 from engine.versions.figures import default_threshold, order_of
 from kernels.ladder import LADDER
-from kernels.source_text import without_block
 from kernels.variant import Variant
 
 _HEADER = re.compile(r"//\s?(?:(?P<label>[A-Z][a-z]+): )?(?P<text>.*)")
@@ -210,12 +209,13 @@ def orders(rungs: Iterable[Rung]) -> dict[str, str]:
 
 def gain(before: Rung, after: Rung) -> str:
     """Return `Against v08: 33.7 µs instead of 39 µs, simulated, 1.16× as fast.`, without the ratio
-    if only one of the two is calibrated."""
+    if only one of the two is calibrated; a calibrated time is called predicted."""
     where = f"Against {before.variant.id}:"
     old, new = before.latency, after.latency
     if old is None or new is None or not (before.is_simulated and after.is_simulated):
         return f"{where} only one of the two is simulated here, or neither."
     ratio = old.median_us / new.median_us
+    how = "predicted" if old.is_calibrated or new.is_calibrated else "simulated"
     if why := _incomparable(before, after):
         verdict = why
     elif order_of(new.median_us, old.median_us).startswith("?"):
@@ -226,7 +226,7 @@ def gain(before: Rung, after: Rung) -> str:
     else:
         verdict = f"{1 / ratio:.2f}× as slow"
     return (
-        f"{where} {format_us(new.median_us)} instead of {format_us(old.median_us)}, simulated, "
+        f"{where} {format_us(new.median_us)} instead of {format_us(old.median_us)}, {how}, "
         f"{verdict}."
     )
 
@@ -308,7 +308,7 @@ def _came_out(forecast: Forecast, ratio: float) -> str:
     return "less" if ratio < forecast.low else "more"
 
 
-_TIME = "simulated time"
+_TIME = "predicted time"
 _Figure = tuple[str, float | None, str]
 
 
@@ -333,7 +333,7 @@ def _counted(name: str, value: float | None) -> _Figure:
 
 
 def _code_lines(variant: Variant) -> list[str]:
-    lines = without_block(read_source(variant.source)).splitlines()
+    lines = without_descriptions(read_source(variant.source)).splitlines()
     return list(dropwhile(lambda line: _HEADER.fullmatch(line) or not line.strip(), lines))
 
 

@@ -33,6 +33,7 @@ from engine.attention.plan import LaunchPlan, make_plan, resources
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import cache_root, read_entry, write_entry
+from engine.base.schema import encode
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
 from engine.choose.auto.choice import candidates_for
@@ -346,18 +347,39 @@ def _without(variant: Variant, request: EvaluationRequest, why_not: str) -> Rung
 # The ladder's figures as a table, for the command line, the Kernels page and the README.
 
 
+_PREDICTED = "predicted"  # column of the predicted times
 REMARK = (
     "Registers, shared memory and spills are the compiler's; occupancy is calculated. Instructions "
     "of a warp and bank conflicts (shared-memory wavefronts per wavefront needed) are counted in "
-    "the machine code, for 64 query rows and 64 keys. Simulated times come from that machine code, "
-    "with a 90 % interval; those of a kernel with known times are calibrated on them. Only times "
-    "marked measured were measured."
+    "the machine code, for 64 query rows and 64 keys. Predicted times are simulated from that "
+    "machine code, with a 90 % interval; those of a kernel with known times are calibrated on "
+    "them, and say so. Only times marked measured were measured."
 )
 
 
 def ladder_table(rungs: Iterable[Rung], title: str) -> Table:
     """Return one row for each rung; unknown figures are dashes."""
     return Table.of(title, (_record(rung) for rung in rungs), REMARK)
+
+
+def rung_dict(rung: Rung) -> dict[str, object]:
+    """Return a row of `ladder_table` for `--json`, with the prediction, as `evaluate --json` gives
+    it, and the known time as numbers."""
+    known = rung.known.latency if rung.known is not None else None
+    latencies = {"latency": rung.latency, "known_latency": known}
+    made = rung.latency if rung.is_simulated else None
+    shown = {
+        ("simulated" if name == _PREDICTED else name): value
+        for name, value in _record(rung).items()
+    }
+    return {
+        **shown,
+        "simulated": format_us(made.median_us) if made is not None else None,
+        **{
+            name: encode(x) | {"method": x.method} if x is not None else None
+            for name, x in latencies.items()
+        },
+    }
 
 
 def reasons(why_not: Mapping[str, str]) -> list[str]:
@@ -392,13 +414,17 @@ def _record(rung: Rung) -> dict[str, object]:
         "occupancy": f"{o.occupancy:.0%}" if o is not None else None,
         "instructions": round(c.instructions) if c is not None else None,
         "conflicts": f"{c.conflicts:.2f}×" if c is not None else None,
-        "simulated": format_us(latency.median_us) if latency is not None else None,
+        _PREDICTED: _predicted(latency) if latency is not None else None,
         "90 % interval": f"{format_us(latency.low_us)} to {format_us(latency.high_us)}"
         if latency is not None
         else None,
         "known": _known(rung),
         "not here, because": rung.why_not or None,
     }
+
+
+def _predicted(latency: Latency) -> str:
+    return f"{format_us(latency.median_us)}{', calibrated' * latency.is_calibrated}"
 
 
 def _known(rung: Rung) -> str | None:

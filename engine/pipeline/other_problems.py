@@ -28,6 +28,7 @@ from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import InvalidProblem, Status
 from engine.cuda_on_host.error_kinds import ErrorKind
+from engine.cuda_source.sources import read_sources
 from kernels.variant import Config, MathUnit, Variant
 
 # Elements of Q, K and V each: beyond 2³¹, where int overflows, and below 2³², where an overflowed
@@ -222,14 +223,11 @@ _STATIC_ASSERT = re.compile(r"\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)")
 
 
 def _reads(plan: LaunchPlan, tunables: Mapping[str, int]) -> bool:
-    """True if the source or a header beside it uses one of these tunables outside of assertions."""
+    """True if the source or a header of it uses one of these tunables outside of assertions."""
     from engine.own_kernels.host_launch import without_comments
 
-    if plan.include_folders:
-        return True
-    for path in (plan.source, *plan.source.parent.glob("*.*h")):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        text = _STATIC_ASSERT.sub("", without_comments(text))
+    for file in read_sources(plan.source, plan.include_folders).files:
+        text = _STATIC_ASSERT.sub("", without_comments(file.code))
         if any(re.search(rf"\b{name.upper()}\b", text) for name in tunables):
             return True
     return False

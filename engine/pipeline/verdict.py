@@ -41,7 +41,7 @@ REMEDIES: Mapping[Status, str] = {
     Status.COMPILE_ERROR: "fix what the reason or the log names, in the source or its description",
     Status.LAUNCH_ERROR: "fix what the reason or the log names, in the source or its description",
     Status.OUT_OF_MEMORY: "use a smaller batch, fewer heads or a shorter sequence",
-    Status.INCORRECT: "see the error maps; the check build finds races and out-of-bounds accesses",
+    Status.INCORRECT: "see the error maps in the app's tab Correctness",
     Status.RACE: "order the two accesses: a barrier, a fence, or a wait for the copy",
     Status.OUT_OF_BOUNDS: "guard the access or fix its offset; the check build names the line",
     Status.CRASHED: "run it once with the check build: it names line, CTA and thread",
@@ -49,6 +49,7 @@ REMEDIES: Mapping[Status, str] = {
     Status.THROTTLED: "let the GPU cool down or reduce its load, then run again",
     Status.CANCELLED: "run it again at any time",
 }
+_CHECK_BUILD = "; the check build (--check) finds races and out-of-bounds accesses"
 _OWN_REMEDY = "correct the kernel's description, or select another problem or target GPU"
 # A GPU also refuses launches that are too large; software does not.
 _GPU_LAUNCH_REMEDY = "see the log; a smaller tile or another config may launch"
@@ -259,7 +260,7 @@ class LaunchVerdict:
     @staticmethod
     def _next(step: NextStep) -> str:
         where = f"line {step.place.line}, " if step.place else ""
-        return f"next: {where}{NEXT_WORDS[step.kind]}, {step.gain}"
+        return f"next: {where}{NEXT_WORDS[step.kind]}, saves {step.gain}"
 
     @staticmethod
     def _auto(pick: AutoPick) -> str:
@@ -395,6 +396,8 @@ def next_step(status: Status, reason: str, run: Execution | None = None) -> str:
     on_gpu = run is not None and run.backend == "cuda"
     is_of_size = status is Status.LAUNCH_ERROR and on_gpu
     remedy = _GPU_LAUNCH_REMEDY if is_of_size else REMEDIES[status]
+    if status is Status.INCORRECT and run is not None and _looks_for_no_races(run):
+        remedy += _CHECK_BUILD
     return f"{remedy[0].upper()}{remedy[1:]}."
 
 

@@ -3,7 +3,10 @@
 The rules are conservative. A target covers every problem that it matches, and the worst of them
 decides. Predictions never meet a target. The interval of a ratio uses the extreme ends of both
 times; a target inside it is undecided. Of several evaluations of the same variant, config, problem
-and GPU, the last counts.
+and GPU, the last of the present source counts, else the last, whose source is then named.
+
+Known times and predictions are not put into one order here, as they are by `rank_of`: a prediction
+shows what is expected, and does not compete with a time.
 """
 
 from __future__ import annotations
@@ -19,13 +22,16 @@ from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import AttuneError, Status
 from engine.base.files import data_folder
-from engine.base.schema import decode, encode
+from engine.base.schema import MAX_SENTENCE, clean_lines, decode, encode
 from engine.base.units import format_speedup, format_us
 from engine.history.known_time import (
     are_comparable,
-    kernel_name,
+    as_launched,
+    launched_as,
     not_comparable,
+    other_source,
     under_own_names,
+    with_sources,
 )
 from engine.sessions.snapshot import Goal, TimelineEntry
 
@@ -59,22 +65,28 @@ def describe(evaluation: Evaluation) -> str:
 
 
 def timeline_rows(
-    entries: Sequence[TimelineEntry], evaluations: Sequence[Evaluation]
+    entries: Sequence[TimelineEntry], evaluations: Sequence[Evaluation], session: str
 ) -> list[TimelineRow]:
     """Return the timeline in order, with gains relative to the first timed evaluation of each
-    problem."""
+    problem.
+
+    Args:
+        session: its title, used in names of references.
+    """
+    named = under_own_names(evaluations, session)
     rows = []
     for index, entry in enumerate(entries):
-        latency, gain = None, None
+        what, latency, gain = entry.what, None, None
         if entry.evaluation is not None:
             now = evaluations[entry.evaluation]
+            what = clean_lines(describe(named[entry.evaluation]), MAX_SENTENCE)
             latency = now.latency
             gain = _gain(now, evaluations)
         rows.append(
             TimelineRow(
                 index,
                 entry.when,
-                entry.what,
+                what,
                 entry.outcome,
                 entry.evaluation,
                 latency,
@@ -100,8 +112,8 @@ def _gain(now: Evaluation, evaluations: Sequence[Evaluation]) -> float | None:
 
 
 def _is_reference(evaluation: Evaluation) -> bool:
-    """True if the time is of a kernel other than the variant's file."""
-    return kernel_name(evaluation, "") != evaluation.variant
+    """True if the time was recorded elsewhere, of a kernel other than the variant's file."""
+    return launched_as(evaluation, "") != evaluation.variant
 
 
 State = Literal["met", "missed", "undecided"]
@@ -159,7 +171,8 @@ def goal_status(goal: Goal, evaluations: Sequence[Evaluation], session: str = ""
         session: its title, used in names of references, whose times never meet a target for a
             variant.
     """
-    fitting = [e for e in under_own_names(evaluations, session) if _fits(goal, e)]
+    fitting = [e for e in as_launched(evaluations, session) if _fits(goal, e)]
+    fitting = with_sources(_last_of_each(fitting))
     rule = {"speedup": _speedups, "latency_us": _latencies, "per_unit_gain": _per_unit_gains}
     figures = list(rule[goal.metric](goal, fitting))
     if not figures:
@@ -241,9 +254,11 @@ def _what(e: Evaluation) -> str:
 
 
 def _last_of_each(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """Return the last evaluation of each variant, config, problem and GPU."""
+    """Return the last evaluation of each variant, config, problem and GPU; of the present source,
+    if one is."""
     last = {
-        (e.variant, tuple(sorted(e.config.items())), e.problem, e.device): e for e in evaluations
+        (e.variant, tuple(sorted(e.config.items())), e.problem, e.device): e
+        for e in sorted(evaluations, key=lambda e: not other_source(e))
     }
     return list(last.values())
 
@@ -284,7 +299,7 @@ def _why_incomparable(goal: Goal, evaluations: list[Evaluation]) -> str:
 def _speedups(goal: Goal, evaluations: list[Evaluation]) -> list[Figure]:
     """Yield the speed-ups of times that are comparable with their baseline's."""
     figures = []
-    for e in _last_of_each(evaluations):
+    for e in evaluations:
         if e.latency is None or not (baselines := _baselines(goal, e)):
             continue
         name, against = min(baselines, key=lambda pair: pair[1].median_us)
@@ -297,7 +312,7 @@ def _speedups(goal: Goal, evaluations: list[Evaluation]) -> list[Figure]:
 def _latencies(_: Goal, evaluations: list[Evaluation]) -> list[Figure]:
     figures = [
         Figure(t.median_us, t.low_us, t.high_us, e.problem, _what(e), _hard(t))
-        for e in _last_of_each(evaluations)
+        for e in evaluations
         if (t := e.latency) is not None
     ]
     return _best_per_problem(figures, lambda f: -f.value)
@@ -306,7 +321,7 @@ def _latencies(_: Goal, evaluations: list[Evaluation]) -> list[Figure]:
 def _per_unit_gains(_: Goal, evaluations: list[Evaluation]) -> list[Figure]:
     """Yield one figure: the largest gain of a variant and config over its smallest batch."""
     groups: dict[object, list[Evaluation]] = {}
-    for e in _last_of_each(evaluations):
+    for e in evaluations:
         p = e.problem
         is_predicted = e.latency is not None and e.latency.origin == "predicted"
         rest = (p.head_group, p.rest, e.latency.basis if e.latency and is_predicted else "taken")

@@ -29,7 +29,7 @@ from engine.base.schema import decode
 from engine.base.table import Table
 from engine.base.units import format_us
 from engine.history.history import History, Prediction
-from engine.history.known_time import KnownTime, Reference, times_of
+from engine.history.known_time import KnownTime, name_of, predicted_name, times_of
 from engine.sessions.session import Session, working_folder
 from engine.sessions.snapshot import SCHEMA_VERSION, Record
 from engine.sessions.store import SnapshotInfo, Store, default_store
@@ -40,7 +40,7 @@ _SUMMARY_VARIANTS = 64
 _SUMMARY_PROBLEMS = 200
 _MIN_INTERVAL_S = 1.0  # between two listings of the folders
 _SHARE = 0.05  # maximum share of time for listing
-_LAYOUT = f"schema {SCHEMA_VERSION}, times 2"
+_LAYOUT = f"schema {SCHEMA_VERSION}, times 3"
 _KNOWN_ORIGINS = (b'"measured"', b'"recorded"')  # origins of stored times
 _MAX_CACHE_BYTES = 256 << 20
 
@@ -404,9 +404,14 @@ class Score:
         return bool(sha256) and sha256 == self.prediction.source_sha256
 
     @property
+    def kernel(self) -> str:
+        """Return the name of the predicted kernel."""
+        return predicted_name(self.prediction.variant, self.prediction.source_sha256)
+
+    @property
     def timed_kernel(self) -> str:
         """Return the name of the timed kernel, which is not the variant's for another source."""
-        return self.time.name if self.is_same_source else Reference.of(self.time).name
+        return name_of(self.time)
 
     @property
     def came_first(self) -> bool:
@@ -485,7 +490,7 @@ def ledger_table(ledger: Ledger) -> Table:
             {
                 "predicted, UTC": s.prediction.when[:16].replace("T", " "),
                 "kernel": " ".join(
-                    [s.prediction.variant, *(f"{k}={v}" for k, v in s.prediction.config.items())]
+                    [s.kernel, *(f"{k}={v}" for k, v in s.prediction.config.items())]
                 ),
                 "problem": s.prediction.problem.label(),
                 "GPU": s.prediction.device,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
 # Distinct under deuteranopia and protanopia, and legible on both backgrounds.
@@ -15,6 +16,14 @@ CATEGORICAL = (
     "#99922a",
     "#c46aa0",
 )
+# Colours of references (kernels of another source): never the variant's own colour.
+_REFERENCES = ("#8c6d5a", "#5f7482", "#a5893a", "#7d6490", "#5d7f57", "#996666")
+
+
+def reference_color(name: str) -> str:
+    """Return the colour of a reference, derived from its name, so that it is the same in every
+    chart."""
+    return _REFERENCES[zlib.adler32(name.encode()) % len(_REFERENCES)]
 
 
 @dataclass(frozen=True, slots=True)

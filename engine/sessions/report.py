@@ -24,7 +24,7 @@ from engine.base.units import format_us
 from engine.choose.advice import Suggestion
 from engine.history import History
 from engine.history.known_time import under_own_names
-from engine.sessions.palette import CATEGORICAL, DARK, LIGHT
+from engine.sessions.palette import CATEGORICAL, DARK, LIGHT, reference_color
 from engine.sessions.snapshot import Snapshot, StoredErrorMap
 from engine.sessions.tables import session_tables
 from kernels.ladder import LADDER
@@ -63,7 +63,7 @@ def report_figures(
     charts: Any = templates.get_template("charts.svg").module
     drawn = [_map(charts, stored, evaluations[stored.evaluation]) for stored in shown[:MAX_MAPS]]
     named = under_own_names(evaluations, snapshot.title)
-    return [*_latencies(charts, named), *_occupancies(charts, evaluations), *drawn]
+    return [*_latencies(charts, named), *_occupancies(charts, named), *drawn]
 
 
 def _latencies(charts: Any, evaluations: Iterable[Evaluation]) -> list[Figure]:
@@ -167,8 +167,9 @@ def _between(ends: tuple[str, str], share: float) -> str:
 
 def _color(variant: str) -> str:
     ids = [v.id for v in LADDER.every()]
-    index = ids.index(variant) if variant in ids else len(ids)
-    return CATEGORICAL[index % len(CATEGORICAL)]
+    if variant not in ids:
+        return reference_color(variant)
+    return CATEGORICAL[ids.index(variant) % len(CATEGORICAL)]
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -186,7 +186,7 @@ class Session:
     def timeline(self) -> list[TimelineRow]:
         """Return the timeline with gains, in the order of its entries."""
         self._read()
-        return timeline_rows(self._timeline, self._evaluations)
+        return timeline_rows(self._timeline, self._evaluations, self.title)
 
     def to_snapshot(self) -> Snapshot:
         """Return a snapshot of the session so far. Raises SnapshotError if it is too large for a

@@ -19,6 +19,7 @@ from engine.history.known_time import (
     KnownTime,
     are_comparable,
     is_of_this_source,
+    known_first,
     name_of,
     not_comparable,
     source_match,
@@ -44,11 +45,11 @@ def session_tables(
         results_table(named),
         baselines_table(evaluations),
         batch_table(named),
-        counters_table(evaluations, history or History()),
-        correctness_table(evaluations),
-        occupancy_table(evaluations),
+        counters_table(evaluations, history or History(), snapshot.title),
+        correctness_table(named),
+        occupancy_table(named),
         advice_table(advice, advice_limits(evaluations)),
-        timeline_table(timeline_rows(snapshot.timeline, evaluations)),
+        timeline_table(timeline_rows(snapshot.timeline, evaluations, snapshot.title)),
         environment_table(snapshot.environment),
         sources_table(snapshot.sources),
     ]
@@ -99,16 +100,15 @@ def _decision(decision: Decision | None) -> str | None:
 def _fastest(evaluations: Sequence[Evaluation]) -> str:
     """Return the fastest kernel if the session has a single problem; else an empty text."""
     timed = [
-        (e.latency.median_us, e.latency.origin == "predicted", e)
+        (known_first(e.latency), e, e.latency)
         for e in evaluations
         if e.latency is not None and e.status is not Status.INCORRECT
     ]
-    if len({(e.problem, e.device) for _, _, e in timed}) != 1:
+    if len({(e.problem, e.device) for _, e, _ in timed}) != 1:
         return ""
-    _, _, best = min(timed, key=lambda entry: (entry[1], entry[0]))
-    assert best.latency is not None
+    _, best, latency = min(timed, key=lambda entry: entry[0])
     text = f"{best.variant} {_config(best) or ''}".strip()
-    text += f", {format_us(best.latency.median_us)} {best.latency.origin}"
+    text += f", {format_us(latency.median_us)} {latency.origin}"
     over = _speedup(best)
     return f"{text}; {over}" if over else text
 
@@ -182,7 +182,7 @@ def best_gain(snapshot: Snapshot) -> tuple[float, str] | None:
     """Return the largest gain in the timeline since the first time of its problem, and the
     origin of both times; None if no problem was timed twice. Measured gains come before
     predicted ones."""
-    rows = timeline_rows(snapshot.timeline, snapshot.opened())
+    rows = timeline_rows(snapshot.timeline, snapshot.opened(), snapshot.title)
     gains = [(r.latency.origin, r.gain) for r in rows if r.latency is not None and r.gain]
     if len(gains) < 2:
         return None

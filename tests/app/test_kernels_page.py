@@ -173,7 +173,7 @@ def test_known_figures_are_table_and_chart(open_app, monkeypatch):
     shown = [v.id for v in POSSIBLE]
     assert list(frame["rung"]) == shown
     assert set(frame["instructions"]) == {756}
-    assert list(frame.columns)[:4] == ["rung", "title", "simulated", "order"]
+    assert list(frame.columns)[:4] == ["rung", "title", "predicted", "order"]
     order = dict(zip(frame["rung"], frame["order"], strict=True))
     assert says(order["v09"], "rung_within_error", "v08")  # 19 and 18 µs
     assert set(frame["config"]) == {"defaults"}
@@ -201,7 +201,7 @@ def test_shipped_figures_are_shown_at_once_and_labelled(open_app, jobs, monkeypa
     shown = [v.id for v in POSSIBLE]
     frame = at.dataframe[0].value
     assert list(frame["rung"]) == shown
-    assert set(frame["simulated"]) & {None, "–"} == set()
+    assert set(frame["predicted"]) & {None, "–"} == set()
     number = str(len(shown))
     assert says(texts(at), "figures_ship", number, number)
     asked = len(jobs.submitted)

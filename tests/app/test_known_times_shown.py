@@ -165,8 +165,8 @@ def test_two_configs_of_another_kernel_are_two_bars() -> None:
     shown = latencies("v05", "#000000", (), (), times)
     names = [name.partition(",")[0] for name in shown["name"]]
     assert dict(zip(names, shown["median_us"], strict=True)) == {
-        "Mine kernel (cdcdcdcd) num_splits=2": 30.0,
-        "Mine kernel (cdcdcdcd) num_splits=4": 40.0,
+        "v05 (source cdcdcdcd) num_splits=2": 30.0,
+        "v05 (source cdcdcdcd) num_splits=4": 40.0,
     }
     (alone,) = latencies("v05", "#000000", (), (), times[:1])["name"]
-    assert alone.startswith("Mine kernel (cdcdcdcd), ")
+    assert alone.startswith("v05 (source cdcdcdcd), ")

@@ -226,6 +226,15 @@ def test_indistinguishable_times_are_drawn_close_together():
     assert sweep_charts.slices(far, COLORS, "predicted", DARK).layout.yaxis.range is None
 
 
+def test_slices_of_tunables_share_one_time_axis():
+    frame = DataFrame(
+        {"tunable": ["block_n", "num_splits"], "variant": ["v05", "v01"], "value": [32, 4]}
+    ).assign(best_us=[62.0, 3.0], points=1, point="")
+    layout = sweep_charts.slices(frame, COLORS, "predicted", DARK).layout
+    assert layout.yaxis2.matches == "y"  # else its own range, without ticks of it
+    assert layout.showlegend
+
+
 def test_winners_of_one_variant_are_named_by_what_differs_in_their_configs():
     rows = {row.point: row for row in rows_of(spec()) if row.variant == "v05"}
     lines = DataFrame({"point": list(rows), "winner": "v05"})

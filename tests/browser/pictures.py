@@ -52,7 +52,7 @@ def _machine_code(app: Driver) -> None:
 
 
 def _kernels(app: Driver) -> None:
-    chart = app.page.get_by_text("Simulated time of each rung").first
+    chart = app.page.get_by_text("Predicted time of each rung").first
     expect(chart).to_be_visible(timeout=4 * WAIT_MS)
     app.see("auto takes")
     expect(app.key("kernels_stop")).to_have_count(0, timeout=4 * WAIT_MS)  # every rung is computed

@@ -53,6 +53,6 @@ def test_the_history_shows_which_commit_became_slower(browser: Browser, own_serv
         app.see("commits that made it worse")
         app.no_exception()
         app.tab("Rungs")
-        app.see("Simulated time of each rung")
+        app.see("Predicted time of each rung")
     finally:
         context.close()

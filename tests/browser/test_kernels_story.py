@@ -20,7 +20,7 @@ def test_the_ladder_is_read_from_top_to_bottom(new_tab):
     app.see("auto takes")
     app.see("an XOR puts the 8 in 8 groups of 4 banks")  # the rung named by the link
     # On a busy machine some twenty kernels take a few seconds each to compile and simulate.
-    chart = app.page.get_by_text("Simulated time of each rung").first
+    chart = app.page.get_by_text("Predicted time of each rung").first
     expect(chart).to_be_visible(timeout=4 * WAIT_MS)
     app.see("Against v08: ")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,8 @@ def weighted(q: np.ndarray, k: np.ndarray, v: np.ndarray, weights: Any = 1.0) ->
     return np.asarray(e @ v / e.sum(axis=1, keepdims=True))
 
 
-def judged(bug: HeadBug, causal: bool = False) -> Correctness:
-    """Return the verdict on the bug's output, with the plan of v05."""
+def judged(bug: HeadBug, causal: bool = False, **changed: Any) -> Correctness:
+    """Return the verdict on the bug's output, with the plan of v05, or a changed one."""
     problem = Problem(1, 3, SEQLEN, 32, causal)
     inputs = make_inputs(problem)
     q, k, v = (decode(x, "float16").astype(np.float64)[0] for x in (inputs.q, inputs.k, inputs.v))
@@ -47,6 +48,7 @@ def judged(bug: HeadBug, causal: bool = False) -> Correctness:
     raw = encode(np.stack(out)[None].astype(np.float32), "float16")
     variant = by_id("v05")
     plan = make_plan(variant, problem, {**variant.default_config(), "num_splits": SPLITS})
+    plan = replace(plan, **changed)
     return check_output(inputs, RunResult(status=Status.PASSED, out=raw), plan=plan)
 
 
@@ -194,6 +196,11 @@ def _times(weights: Any) -> HeadBug:
             "kv_split_seam",
             (("bug_first_of_others_twice", "key", "split"),),
         ),
+        (
+            _times(sum((KEYS - 63 * i) // 64 == 0 for i in range(SPLITS))),
+            "kv_split_seam",
+            (("bug_splits_too_close", "64", "1 key", "earlier"),),
+        ),
         (_times(KEYS <= ROWS), "causal_mask", (("bug_causal_not_asked",),)),
         (
             _times(KEYS // 64 != ROWS // 64),
@@ -230,6 +237,15 @@ def test_a_causal_bug_is_named(mask: np.ndarray, pattern: str, phrases: Phrases)
     assert found.findings[0].pattern == pattern, found.findings
     said = found.findings[0].sentence
     assert all(says(said, *phrase) for phrase in phrases), said
+
+
+@pytest.mark.parametrize("name", ["num_splits", "kv_splits"])
+def test_the_splits_of_a_kernel_that_declares_no_rows_are_diagnosed(name: str) -> None:
+    undeclared = {"config": {name: SPLITS}, "kv_rows": SEQLEN}
+    found = judged(_times(KEYS // 50 != 2), **undeclared).findings[0]
+    assert says(found.sentence, "bug_leaving_out", "split 2", "keys 100 to 149")
+    found = judged(lambda q, k, v, _: weighted(q, k, v[KEYS % 50]), **undeclared).findings[0]
+    assert says(found.sentence, "bug_first_split_in_all", "V")
 
 
 def test_every_finding_code_is_used() -> None:

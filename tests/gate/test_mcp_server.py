@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from words import raises
+from words import raises, says
 
-from engine.attention.config import load_tuned, save_tuned
+from engine.attention.config import find_variant, load_tuned, save_tuned
 from engine.cli.mcp_server import (
     Refused,
     Rights,
@@ -23,10 +23,12 @@ from engine.cli.mcp_server import (
     _problem,
     _run,
     environment_of,
+    served,
     shortened,
 )
 from engine.cuda_source.sources import OutsideFolder
 from engine.history.history import predictions_path
+from engine.own_kernels.registry import fork_kernel
 from engine.sessions.known_times import open_history
 from engine.sessions.session import make_snapshot, start_session
 from engine.sessions.store import SETTING, default_store
@@ -69,6 +71,26 @@ def test_files_outside_or_without_kernel_are_refused(tools: Tools, kernel: str) 
         call(tools.predict(kernel, "B1 H2 S64"))
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments", "message", "words"),
+    [
+        ("explain", {"kernel": "v01"}, "argument_missing", ("explain", "problem")),
+        ("recommend_batch", {"kernel": "v01", "seqlen": "x"}, "argument_invalid", ("seqlen",)),
+        ("counts", {"kernel": "v01", "problem": "B1", "gpus": "L4"}, "unknown_argument", ("gpus",)),
+    ],
+)
+def test_invalid_and_unknown_arguments_get_a_sentence(
+    tools: Tools, tool: str, arguments: dict[str, str], message: str, words: tuple[str, ...]
+) -> None:
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    (asked,) = (each for each in served(tools) if each.name == tool)
+    with pytest.raises(ToolError) as error:
+        call(asked.run(arguments, None))
+    assert says(str(error.value), message, *words)
+    assert "\n" not in str(error.value)
+
+
 def test_a_header_outside_is_refused(tools: Tools, tmp_path: Path) -> None:
     secret = tmp_path / "secret.cuh"
     secret.write_text("// secret\n")
@@ -98,12 +120,14 @@ def test_tools_know_the_times_of_sessions_and_write_none(
     session = start_session("Open")
     session.add(replace(saved, latency=make_latency(13.0, 5)))
     save_tuned(ENTRY)
+    own = fork_kernel(find_variant("v01"))
 
     for name, value in environment_of(Rights(tmp_path), tmp_path / "of the server").items():
         monkeypatch.setenv(name, value)
     known = {t.session: t.latency.median_us for t in open_history().at(PROBLEM, "L4")}
     assert (known["Saved"], known["Open"]) == (12.5, 13.0)
     assert load_tuned() == [ENTRY]
+    assert find_variant(own.id).source == own.source
     assert predictions_path().is_relative_to(tmp_path / "of the server")
 
 
@@ -173,6 +197,7 @@ def test_a_client_of_the_sdk_gets_answers(tmp_path: Path) -> None:
                 ("gate", {}),
                 ("check", {"kernel": "v01"}),
                 ("check of the ladder", {"kernel": source}),
+                ("sweep", {"kernel": "v01", "problem": "D999"}),
             ):
                 result = await client.call_tool(name.split()[0], arguments)
                 answers[name] = (result.is_error, result.content[0].text)
@@ -190,6 +215,8 @@ def test_a_client_of_the_sdk_gets_answers(tmp_path: Path) -> None:
     assert {"conflicts", "few_ctas"} <= {each["code"] for each in advice}
     assert advice[1]["place"].startswith("v01")
     assert json.loads(found["gate"][1])["unchanged"] == ["v01"]
+    swept = json.loads(found["sweep"][1])
+    assert (swept["best"], [each["points"] for each in swept["without_time"]]) == ([], [2])
     assert found["check of the ladder"][0]  # its error is one sentence
     assert "rename" in found["check of the ladder"][1]
     checked = json.loads(found["check"][1])  # no native code was run

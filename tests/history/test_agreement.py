@@ -131,6 +131,7 @@ def test_all_commands_give_the_same_time(
     dissected = json.loads(ask("sass", case.variant, *case.args(), *gpu, "--json"))["latency"]
     said["sass"] = figures(dissected)
     assert basis(dissected) == basis(told["latency"])
+    assert dissected["reason"] == told["latency"]["reason"]
     sizes = ["--batch", f"{p.batch}", "--heads", f"{p.num_heads}", "--seqlen", f"{p.seqlen}"]
     swept = json.loads(
         ask(
@@ -170,6 +171,8 @@ def test_all_commands_give_the_same_time(
     defaults = " ".join(f"{k}={v}" for k, v in told["config"].items())
     if mine["config"] == defaults:
         assert mine["simulated"] == format_us(expected[0])
+        assert figures(mine["latency"]) == expected
+        assert basis(mine["latency"]) == basis(told["latency"])
     taken = [us for problem, us in case.times if problem == p and case.of_this_source]
     assert [mine["known"]] == ([f"{format_us(taken[0])} recorded"] if taken else [None])
 

@@ -155,3 +155,25 @@ def test_shipped_figures_are_renewed(
     assert says(capsys.readouterr().err, "no_figures_ship", "A10", "L4")
     assert main(["variants", "--renew", "v08"]) == 2
     assert says(capsys.readouterr().err, "renew_makes_all")
+
+
+def test_shipped_figures_are_not_shown_without_the_points_that_calibrate_them() -> None:
+    """A run compiles the point's kernel and calibrates on it: a table that leaves it out would show
+    another time."""
+    from agreement_cases import Case, evaluation_of
+    from made_up_history import Times
+
+    from engine.history.known_time import times_of
+
+    problem, kernel = Problem(4, 8, 512, 64), Kernel.of("v08", L4)
+    if not History().doing("look up").with_shipped().estimate(kernel, problem).by_machine_code:
+        pytest.skip("the figures that ship are of another compiler")
+    other = replace(problem, head_dim=96)  # whose figures do not ship
+    timed = evaluation_of(Case("", "v08", problem, "L4"), other, 140.0)
+    known = History(Times({"L4": times_of([timed], session="Mine: test data")}))
+    looked_up = known.doing("look up").with_shipped()
+    made = looked_up.estimate(kernel, problem)
+    assert (made.by_machine_code, made.calibrated_on) == (False, 0)
+    assert [(p.head_dim, work) for _, p, work in looked_up.missing] == [(96, "compile")]
+    request = request_of(kernel.variant, problem, "L4")
+    assert not known_rung(kernel.variant, request, known).is_complete

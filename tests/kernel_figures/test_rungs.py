@@ -11,6 +11,7 @@ import pytest
 from engine.attention.evaluation import Latency
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError
+from engine.base.schema import encode
 from engine.base.units import format_us
 from engine.choose.auto.candidates import unused_instructions
 from engine.cli import main
@@ -30,7 +31,7 @@ from engine.kernel_figures.changes import (
     rung_before,
     source_diff,
 )
-from engine.kernel_figures.rung import reasons, request_of, without_empty
+from engine.kernel_figures.rung import reasons, request_of, rung_dict, without_empty
 from engine.model.kernel import Kernel
 from engine.model.occupancy import unsupported_reason
 from kernels.ladder import LADDER
@@ -102,9 +103,14 @@ def test_no_ratio_of_a_calibrated_and_a_simulated_time_is_written() -> None:
     simulated, calibrated = rung(v08, 100.0, ""), rung(v09, 50.0, "Calibrated on 1 known time.")
     why = not_comparable(simulated.latency.basis, calibrated.latency.basis)  # type: ignore[union-attr]
     assert gain(simulated, calibrated).endswith(f"{why}.")
-    (row,) = (r for r in counts_diff(simulated, calibrated).rows if r[0] == "simulated time")
+    (row,) = (r for r in counts_diff(simulated, calibrated).rows if r[0] == "predicted time")
     assert row[1:] == ("100 µs", "50 µs", why)
     assert orders([simulated, calibrated])["v09"] == ""
+    shown = ladder_table([simulated, calibrated], "two").frame()["predicted"]
+    assert list(shown) == ["100 µs", "50 µs, calibrated"]
+    told = rung_dict(calibrated)
+    assert (told["simulated"], told["known_latency"]) == ("50 µs", None)
+    assert told["latency"] == encode(calibrated.latency) | {"method": "machine code"}
     both = [rung(v08, 100.0, ""), rung(v09, 50.0, "")]
     assert gain(*both).endswith("2.00× as fast.")
     assert orders(both)["v09"] == "✓ faster than v08"

@@ -14,8 +14,9 @@ from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.base.launch_arguments import ScalarArg, TensorArg
+from engine.cuda_source.sources import without_descriptions
 from kernels.description import KernelDescriptionError, parse_variant
-from kernels.source_text import description_of, without_block
+from kernels.source_text import description_blocks, description_of
 from kernels.variant import Variant
 
 PATH = Path("v30_test.cu")
@@ -264,9 +265,28 @@ def test_any_edit_of_a_block_gives_a_description_error_at_most(
 
 
 def test_the_compiled_source_has_no_block_and_the_same_lines() -> None:
-    code = without_block(SOURCE)
+    code = without_descriptions(SOURCE)
     assert "attune" not in code
     assert code.splitlines()[37:] == ["int code;"] == SOURCE.splitlines()[37:]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SOURCE,
+        SOURCE.replace("\n", "\r\n"),
+        SOURCE + SOURCE,
+        f"{SOURCE}/* attune\nnot closed",
+        "/* attune\n/* attune\n*/ int a; */\n",
+        "int a; /* attune\n*/\n/* attune x\n*/\n /* attune\n*/",
+        "/*\tattune \n*/\n/* attune*/\n/* attune\n*/",
+    ],
+)
+def test_the_compiled_source_lacks_what_the_reader_reads(text: str) -> None:
+    read = text
+    for block in description_blocks(text):
+        read = read.replace(block.text, "\n" * block.text.count("\n"), 1)
+    assert without_descriptions(text) == read
 
 
 def test_code_below_the_block_is_no_part_of_the_description() -> None:

@@ -17,11 +17,12 @@ from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidKernel, InvalidProblem, Status
 from engine.cli import main
+from engine.cuda_source.sources import without_descriptions
 from engine.own_kernels.draft import draft_block
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from kernels.description import KernelDescriptionError, MissingDescription, parse_variant
-from kernels.source_text import description_of, has_block, without_block
+from kernels.source_text import description_of, has_block
 from kernels.variant import KERNELS_DIR, Variant
 
 SOURCE = (KERNELS_DIR / "v01_fa1_baseline.cu").read_text(encoding="utf-8")
@@ -141,7 +142,7 @@ def test_lines_may_end_as_on_windows() -> None:
 )
 def test_a_megabyte_of_blocks_is_read_in_linear_time(text: str) -> None:
     begin = time.process_time()
-    has_block(text), description_of(text), without_block(text)
+    has_block(text), description_of(text), without_descriptions(text)
     with pytest.raises((KernelDescriptionError, MissingDescription)):
         own(text)
     with raises(InvalidKernel, "no_kernel_in_file"):

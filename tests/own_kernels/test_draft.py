@@ -15,12 +15,13 @@ from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidKernel, Status
 from engine.base.launch_arguments import ScalarArg
+from engine.cuda_source.sources import without_descriptions
 from engine.own_kernels.draft import Draft, draft_of
 from engine.own_kernels.host_launch import fields_of, kernels_of
 from engine.own_kernels.registry import check_kernel, kernel_named
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.trial import described, explain, why_arguments_differ, write_description
-from kernels.source_text import has_block, without_block
+from kernels.source_text import has_block
 
 DATA = Path(__file__).with_name("kernels")
 PROBLEM = Problem(2, 8, 128, 64)
@@ -28,7 +29,7 @@ PROBLEM = Problem(2, 8, 128, 64)
 
 def source(name: str) -> str:
     """Return a kernel's text without its description."""
-    return without_block((DATA / f"{name}.cu").read_text(encoding="utf-8"))
+    return without_descriptions((DATA / f"{name}.cu").read_text(encoding="utf-8"))
 
 
 def draft(code: str) -> Draft:

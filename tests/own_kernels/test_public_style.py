@@ -109,7 +109,7 @@ WRONG = [
     ("m + logf(l)", "logf(l)", "lse_without_maximum"),
     ("m + logf(l)", "m", "lse_row_maximum_alone"),
     ("m + logf(l)", "l * expf(m)", "lse_sum_alone"),
-    ("L[(size_t)bh * N + row]", "L[(size_t)bh * N + N - 1 - row]", "lse_rows_exchanged"),
+    ("L[(size_t)bh * N + row]", "L[(size_t)bh * N + N - 1 - row]", "lse_at_wrong_rows"),
     ("    L[(size_t)bh * N", "    if (row) L[(size_t)bh * N", "lse_not_finite"),
 ]  # fmt: skip
 

@@ -122,6 +122,12 @@ def test_a_failed_run_names_place_and_remedy(status: Status) -> None:
     assert next_step(status, failed.reason).endswith(".")
 
 
+def test_the_check_build_is_suggested_only_if_it_has_not_run() -> None:
+    for build in ("fast", "check"):
+        step = next_step(Status.INCORRECT, "5 are off.", replace(FAST, build=build))
+        assert ("--check" in step) == (build == "fast")
+
+
 @pytest.mark.parametrize("backend", ["cuda", "cpu", "machine-code", None])
 def test_a_smaller_tile_is_advised_where_a_gpu_refused_the_launch(backend: str | None) -> None:
     run = replace(FAST, backend=backend) if backend else None

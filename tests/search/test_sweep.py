@@ -386,6 +386,24 @@ def test_the_remaining_time_is_divided_among_workers(tmp_path: Path) -> None:
     assert together == pytest.approx(alone / 4)
 
 
+def test_expected_times_take_half_of_the_seconds_at_most(tmp_path: Path) -> None:
+    """Simulating all points of a space may take minutes: the budget is not spent on that alone."""
+    now = 0.0
+
+    def expected(request: EvaluationRequest) -> float | None:
+        nonlocal now
+        now += 1.0
+        return bowl(request)
+
+    spec = replace(SPEC, strategy="simulated", budget=Budget(seconds=20.0))
+    evaluate = Landscape(bowl)
+    path = tmp_path / "s.jsonl"
+    state, _, told = sweep(path, evaluate, spec, expected_us=expected, clock=lambda: now)
+    assert (state, now) == ("finished", 10.0)
+    assert len(evaluate.asked) == POINTS
+    assert told[-1].elapsed_s == 10.0
+
+
 def test_cancel_does_not_wait_for_running_points(tmp_path: Path) -> None:
     release, began = threading.Event(), threading.Event()
     asked_at = 0.0

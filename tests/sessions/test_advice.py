@@ -25,11 +25,14 @@ from engine.choose.advice import (
 from engine.choose.auto import candidates_for
 from engine.choose.batch.alternatives import Situation, rank_options
 from engine.devices import find_device
-from engine.history.known_time import kernel_name, times_of
+from engine.history.known_time import kernel_name, name_of, times_of, under_own_names
 from engine.model.kernel import Kernel, variant_sources
 from kernels.ladder import LADDER, by_id
 
 PASSED: dict[str, Any] = {"status": Status.PASSED, "correctness": correctness()}
+THROTTLED = PASSED | {"status": Status.THROTTLED}
+PREDICTED = PASSED | {"latency": Latency("predicted", 9.0, 8.0, 10.0, "test data")}
+WRONG: dict[str, Any] = {"status": Status.INCORRECT, "reason": "wrong", "latency": None}
 
 
 def compiled(registers: int = 64, spill_bytes: int = 0) -> MadeUpHistory:
@@ -79,22 +82,27 @@ def test_advice_does_not_start_from_a_time_before_an_edit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "sha", "is_v01s"),
+    ("outcome", "sha", "name"),
     [
-        ({}, "", False),
-        ({}, "0" * 64, False),
-        ({}, "present", True),
-        (PASSED, "0" * 64, True),  # it ran here as v01, before an edit
+        ({}, "", "Lab kernel (given as v01)"),
+        ({}, "0" * 64, "Lab kernel (00000000)"),
+        ({}, "present", "v01"),
+        (PASSED, "present", "v01"),
+        (PASSED, "0" * 64, "v01 (source 00000000)"),
+        (PASSED, "f" * 64, "v01 (source ffffffff)"),
+        (PREDICTED, "0" * 64, "v01 (source 00000000)"),
+        (WRONG, "0" * 64, "v01 (source 00000000)"),
+        (THROTTLED, "0" * 64, "v01 (source 00000000)"),
     ],
-    ids=["not recorded", "another", "present", "before an edit"],
 )
-def test_a_recorded_time_has_the_variants_name_if_its_source_was_timed(
-    outcome: dict[str, Any], sha: str, is_v01s: bool
+def test_a_kernel_has_the_variants_name_if_its_present_source_was_evaluated(
+    outcome: dict[str, Any], sha: str, name: str
 ) -> None:
     sha = variant_sources(by_id("v01")).source_sha256 if sha == "present" else sha
-    name = kernel_name(evaluation("v01", source_sha256=sha, **outcome), "Lab")
-    assert (name == "v01") is is_v01s
-    assert is_v01s or name.startswith("Lab kernel (")
+    given = evaluation("v01", source_sha256=sha, **outcome)
+    assert kernel_name(given, "Lab") == name
+    assert [e.variant for e in under_own_names([given], "Lab")] == [name]
+    assert [name_of(time) for time in times_of([given], session="Lab")] in ([name], [])
 
 
 def test_suggestions_are_ordered_by_gain_and_each_has_its_reason() -> None:

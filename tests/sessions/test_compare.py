@@ -22,7 +22,11 @@ from engine.sessions.compare import (
     compare_sessions,
     parse_pick,
 )
-from engine.sessions.compare.formats import comparison_tables, unmatched_frame, winners_frame
+from engine.sessions.compare.formats import (
+    comparison_tables,
+    unmatched_frame,
+    winners_frame,
+)
 from engine.sessions.snapshot import Snapshot
 from engine.sessions.store import default_store
 

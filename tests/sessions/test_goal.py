@@ -145,7 +145,7 @@ def test_a_gain_is_of_times_of_one_kernel_and_one_method() -> None:
             TimelineEntry(when="2026-11-21T00:00:00Z", what="x", evaluation=i)
             for i in range(len(evaluations))
         ]
-        return timeline_rows(entries, evaluations)[-1].gain
+        return timeline_rows(entries, evaluations, "S")[-1].gain
 
     code, roofline = predicted(10.0, "machine code"), predicted(40.0, "roofline")
     assert gain(roofline, code) == 1.0  # over itself
@@ -160,6 +160,39 @@ def test_another_kernels_time_meets_no_goal_of_a_variant() -> None:
     assert status.state == "met"
     assert says(status.sentence, "name_of_reference", "A study", "series: b")
     assert goal_status(goal.model_copy(update={"variant": "v05"}), [other]).state == "undecided"
+
+
+EDITED = "3f2a91ab" + "0" * 56  # the hash of a source that the file no longer has
+EDITED_NAME = "v05 (source 3f2a91ab)"
+
+
+def test_a_target_is_met_by_the_present_source_else_the_other_is_named() -> None:
+    goal = Goal(metric="latency_us", value=12.0, variant="v05")
+    before, now = timed(10.0, source_sha256=EDITED), timed(20.0)
+    met = goal_status(goal, [before])
+    assert met.state == "met"
+    assert EDITED_NAME in met.sentence
+    for evaluations in ([before, now], [now, before]):
+        assert goal_status(goal, evaluations).state == "missed"
+        assert EDITED_NAME not in goal_status(goal, evaluations).sentence
+
+
+def test_the_gain_per_unit_is_of_one_source() -> None:
+    evaluations = [
+        timed(100.0, source_sha256=EDITED),
+        timed(400.0, problem=Problem(8, 8, 128, 64)),
+    ]
+    goal = Goal(metric="per_unit_gain", value=2)
+    assert goal_status(goal, evaluations).state == "undecided"
+
+
+def test_the_timeline_names_the_source_before_an_edit_and_compares_with_it() -> None:
+    entries = [TimelineEntry(when="2026-11-21T00:00:00Z", what="x", evaluation=i) for i in range(2)]
+    rows = timeline_rows(entries, [timed(30.0, source_sha256=EDITED), timed(10.0)], "S")
+    assert rows[0].what.startswith(EDITED_NAME)
+    assert rows[1].what.startswith("v05 ")
+    assert EDITED_NAME not in rows[1].what
+    assert rows[1].gain == 3.0
 
 
 def test_recorded_figures_count_with_a_note_if_without_interval() -> None:

@@ -203,6 +203,7 @@ def rank_of(cost: float | None, variant: str) -> tuple[bool, float, str]:
     measured, recorded, simulated and calibrated, or simulated; these are ranked by their values
     alone, although no ratio of two such times is written unless they are comparable. A time by
     roofline does not rank. Of equal kernels, the lower rung, which is simpler, comes first.
+    What a session holds is listed by `known_first`, goals are judged by known times alone.
 
     Args:
         cost: a time or a figure derived from it; None if it cannot be ranked.

@@ -195,6 +195,8 @@ def _launch_columns(
 DEFAULT_TARGETS = (0.7, 0.9, 0.95)
 # A batch gets a warning if a smaller one is cheaper per unit by more than this.
 _WORTH_SAYING = 0.01
+# A unit that costs this many times as much from DRAM as from L2 is told.
+_LEAVES_L2 = 1.1
 # A launch that is longer by at most this share counts as equally long.
 _NO_LONGER = 0.005
 # Columns that a recommendation copies from its row of the table.
@@ -480,15 +482,33 @@ def explain_knee(main: Occupancy, table: pd.DataFrame, device: DeviceSpec) -> st
             f"({_as_batch(main.ctas_to_fill, per_batch)}), but no more than {at_once:,} are "
             f"resident at once: at the knee thread fill is {at_once / main.ctas_to_fill:.0%}."
         )
-    return words
+    return words + _beyond_l2(table)
+
+
+def _beyond_l2(table: pd.DataFrame) -> str:
+    """Return a sentence on the batch from which on a unit costs more, because it comes from DRAM;
+    empty if none does."""
+    per_unit_us = table["per_unit_us"].to_numpy()
+    from_dram = np.flatnonzero(table["binds"].to_numpy() == "DRAM")
+    i = int(from_dram[0]) if len(from_dram) else 0
+    if i == 0 or per_unit_us[i] < _LEAVES_L2 * per_unit_us[i - 1]:
+        return ""
+    row, before = table.iloc[i], table.iloc[i - 1]
+    if not are_comparable(row.origin, before.origin):
+        return ""
+    return (
+        f" From B={row.batch:,} on, the tensors do not stay in L2 from launch to launch: a unit "
+        f"costs {format_us(row.per_unit_us)} instead of {format_us(before.per_unit_us)} at "
+        f"B={before.batch:,}, limited by DRAM bandwidth."
+    )
 
 
 def _as_batch(ctas: int, per_batch: float) -> str:
-    """Return a number of CTAs as batches: `B=58`, `B=14 and 50% of one more`, or a share of B=1."""
-    whole, rest = divmod(ctas, per_batch)
-    if not whole:
-        return f"{ctas / per_batch:.0%} of the {per_batch:,.0f} of B=1"
-    return f"B={whole:,.0f}" + (f" and {rest / per_batch:.0%} of one more" if rest else "")
+    """Return a number of CTAs as batches: `B=58`, `B=14.5`, or a share of B=1."""
+    batches = ctas / per_batch
+    if batches < 1:
+        return f"{batches:.0%} of the {per_batch:,.0f} of B=1"
+    return f"B={batches:,.1f}".removesuffix(".0")
 
 
 def step_warning(table: pd.DataFrame, batch: int) -> str:
@@ -506,7 +526,9 @@ def step_warning(table: pd.DataFrame, batch: int) -> str:
         return ""
     other: Any = table.iloc[int(np.flatnonzero(table["batch"].to_numpy() == cheaper)[0])]
     waves, before = int(np.ceil(row.waves)), int(np.ceil(other.waves))
-    if waves > before:
+    if row.binds == "DRAM" and other.binds != "DRAM":
+        what = "exceeds L2 and is limited by DRAM bandwidth"
+    elif waves > before:
         what = f"costs a {_ordinal(waves)} wave"
     else:
         what = f"puts a {_ordinal(int(row.load_per_sm))} CTA on some SMs"

@@ -305,7 +305,7 @@ def saving(now: Cost, then: Cost, queries_per_day: float, problem: Problem) -> S
         per_year = per_day * _DAYS_PER_YEAR
         money = (
             f": {format_usd(now.usd_per_day)} against {format_usd(then.usd_per_day)} a day, "
-            f"{format_usd(per_year)} a year"
+            f"a difference of {format_usd(per_year)} a year"
         )
     return Saving(
         now=now,

@@ -425,6 +425,7 @@ def _everywhere(region: Region) -> Pattern:
     heads = "Every head," if region.problem.batch * region.problem.num_heads > 1 else "Every"
     return Pattern(
         FindingCode.EVERYWHERE,
-        f"{heads} row and column has wrong elements: the main loop is wrong, not an edge of it.",
+        f"{heads} row and column has wrong elements: the main loop, or what follows it for "
+        "every element, is wrong, not an edge of it.",
         tells_more=False,
     )

@@ -188,6 +188,15 @@ def _wrong_key_tiles(case: Case) -> Iterator[SuspectedBug]:
     """Yield bugs that read other key tiles: a wrong pipeline stage, page or counter."""
     tiles = case.tiles
     total = tiles.num_key_tiles
+    if tiles.num_chunks > 1 and tiles.chunk_rows % tiles.block_n:
+        for operands in ("v", "k"):
+            yield SuspectedBug(
+                FindingCode.KEY_TILE,
+                f"{operands.upper()} read from the keys of the first {tiles.chunk_name} in all",
+                f"look at how the first key of a {tiles.chunk_name} enters the address of "
+                f"{operands.upper()}",
+                partial(_with_rows, operands, case.keys % tiles.chunk_rows),
+            )
     if total < 2:
         return
     warps = tiles.threads // 32
@@ -235,8 +244,14 @@ def _with_key_tiles(
     operands: str, tile_of: Callable[[IntArray], IntArray], case: Case
 ) -> Float64Array:
     """Return attention with K or V read from the mapped key tiles, and zeros past the last key."""
-    block_n, count = case.tiles.block_n, case.problem.num_keys
+    block_n = case.tiles.block_n
     rows = tile_of(case.keys // block_n) * block_n + case.keys % block_n
+    return _with_rows(operands, rows, case)
+
+
+def _with_rows(operands: str, rows: IntArray, case: Case) -> Float64Array:
+    """Return attention with K or V read from other rows, and zeros past the last key."""
+    count = case.problem.num_keys
     inside = (rows < count)[:, None]
     k, v = (
         np.where(inside, x[np.minimum(rows, count - 1)], 0.0) if name in operands else x

@@ -31,7 +31,10 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
     """Yield bugs with permuted fragments of K, V or both, if D is a multiple of 16."""
     if case.problem.head_dim % _STEP:
         return
-    registers = "look at the order of the registers of the mma's operands"
+    registers = (
+        "look at the order of the registers of the mma's operands, or without mma at the indices "
+        "that K, V and P are read with"
+    )
     for what, of_k, of_v, look_at in (
         ("of K transposed", _transposed, None, "look at ldmatrix of K: it takes no .trans"),
         ("of V not transposed", None, _transposed, "look at ldmatrix of V: it needs .trans"),

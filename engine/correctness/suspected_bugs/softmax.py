@@ -258,6 +258,7 @@ def kv_split_bugs(case: Case) -> Iterator[SuspectedBug]:
             case, tiles.chunk_rows, tiles.chunk_name, FindingCode.SPLIT_MISSING
         )
         yield from _seams(case, tiles.chunk_rows, tiles.chunk_name, FindingCode.KV_SPLIT_SEAM)
+        yield from _wrong_strides(case)
     if tiles.block_n >= 16:
         yield from _parts_of_tiles(case)
     if 1 < tiles.num_key_tiles <= _MAX_TILES:
@@ -459,6 +460,30 @@ def _seams(case: Case, size: int, name: str, pattern: FindingCode) -> Iterator[S
                 f"look at the first and last key of a {name}: one bound is off by one {unit}",
                 partial(_counted, keys[keys < num_keys], times),
             )
+
+
+def _wrong_strides(case: Case) -> Iterator[SuspectedBug]:
+    """Yield bugs whose splits have the right length, but begin too close or too far apart."""
+    tiles = case.tiles
+    for by, what in ((1, "1 key"), (tiles.block_n, "1 key tile")):
+        for stride, moved in ((tiles.chunk_rows - by, "earlier"), (tiles.chunk_rows + by, "later")):
+            if stride <= 0:
+                continue
+            yield SuspectedBug(
+                FindingCode.KV_SPLIT_SEAM,
+                f"{tiles.chunk_name}s of {tiles.chunk_rows} keys, each of which begins {what} "
+                f"{moved} than the previous one ends",
+                f"look at how the first key of a {tiles.chunk_name} is computed from its index",
+                partial(_strided, stride),
+            )
+
+
+def _strided(stride: int, case: Case) -> Float64Array:
+    """Return attention over splits that begin `stride` keys apart: keys in two count twice."""
+    times = np.zeros(case.problem.num_keys)
+    for index in range(case.tiles.num_splits):
+        times[index * stride : index * stride + case.tiles.chunk_rows] += 1
+    return case.attend(case.scores, case.visible, case.v, times=times)
 
 
 def _counted(keys: slice | IntArray, count: float, case: Case) -> Float64Array:

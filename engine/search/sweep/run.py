@@ -84,7 +84,8 @@ def run_sweep(
         on_gpu: evaluations measure on a GPU; only for the estimate.
         history: known times, and the recorder of predictions.
         expected_us: expected times for the strategy "simulated"; None: simulated times, for which
-            kernels are compiled and simulated before the first evaluation.
+            kernels are compiled and simulated before the first evaluation, as many as half of the
+            budget's seconds allow.
         clock: seconds, for progress and durations.
         estimator: estimates the remaining time; None creates one.
 
@@ -100,16 +101,19 @@ def run_sweep(
     with sweep_journal.claim():
         sweep_journal.poll()
         sweep_journal.begin(spec)
-        strategy = make_strategy(
-            spec.strategy,
-            points,
-            spec.seed,
-            lambda request: None if should_stop() else expected(request),
-        )
+        began = clock()
+        seconds = spec.budget.seconds
+
+        def expected_in_time(request: EvaluationRequest) -> float | None:
+            # In half of the seconds, so that points are evaluated in the others.
+            is_late = seconds is not None and clock() - began >= seconds / 2
+            return None if is_late or should_stop() else expected(request)
+
+        strategy = make_strategy(spec.strategy, points, spec.seed, expected_in_time)
         report = on_progress or (lambda _: None)
         estimator = estimator or Estimator(points, on_gpu, work_ahead(points, history))
         run = _Sweep(
-            spec, points, strategy, sweep_journal, report, workers, history, estimator, clock
+            spec, points, strategy, sweep_journal, report, workers, history, estimator, clock, began
         )
         pool = _Pool(evaluate, executor or InlineExecutor(), in_flight, clock)
         state = run.run(pool, should_stop)
@@ -225,6 +229,7 @@ class _Sweep:
         history: History,
         estimator: Estimator,
         clock: Callable[[], float],
+        began: float,  # by this clock
     ) -> None:
         self.clock = clock
         self.history = history
@@ -241,8 +246,8 @@ class _Sweep:
         limit = self.budget.evaluations
         runnable = self.estimator.points_left
         self.total = len(self.excluded) + (runnable if limit is None else min(runnable, limit))
-        self.start = clock()
-        self.ends: list[float] = [self.start]  # times at which rows of this run arrived
+        self.start = began
+        self.ends: list[float] = [clock()]  # times at which rows of this run arrived
         self.asked = 0
         self.resumed = 0
         self.tally = Tally()

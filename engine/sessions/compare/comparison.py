@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from engine.attention.evaluation import Evaluation, Latency
 from engine.attention.problem import Problem
 from engine.base.errors import BadInput, UnknownName
-from engine.history.known_time import are_comparable, under_own_names
+from engine.history.known_time import are_comparable, as_launched, other_source
 from engine.measure.statistics import Comparison, Verdict, interval_verdict
 from engine.sessions.compare.differences import (
     Differences,
@@ -137,7 +137,8 @@ class ComparedRow:
 
     `speedup` is baseline time / time, above 1 if the kernel is faster; None if only one of the
     times is predicted or one is missing. `verdict` is None if none can be given; `reason` explains
-    the verdict or its absence.
+    the verdict or its absence. The sources of a variant are compared: `source` and
+    `baseline_source` name those that are not its present one (`other_source`), else are empty.
     """
 
     session: str
@@ -163,6 +164,8 @@ class ComparedRow:
     code: tuple[Finding, ...]  # the gate's verdicts on the machine code
     across: bool  # verdict across GPUs, drivers or clocks, by request
     findings: tuple[Regression, ...]  # regressions, failures first
+    baseline_source: str
+    source: str
 
     @property
     def same_kernel(self) -> bool:
@@ -202,6 +205,7 @@ class Unmatched:
     variant: str
     config: Mapping[str, int]
     problem: Problem
+    source: str  # as in `ComparedRow`
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,12 +286,12 @@ def compare_sessions(
         for name, snapshot in sessions.items()
     }
     # Another kernel's time is not paired as the variant's that it was launched like.
-    named = {name: under_own_names(es, sessions[name].title) for name, es in evaluations.items()}
+    named = {name: as_launched(es, sessions[name].title) for name, es in evaluations.items()}
     matched: list[Pair] = []
     if pairs:
         for before, after in pairs:
             picked = picked_pairs(evaluations, pinned, before, after, kind)
-            matched += [_under_own_names(pair, sessions) for pair in picked]
+            matched += [_as_launched(pair, sessions) for pair in picked]
     else:
         for name in others:
             matched += pairs_between(pinned, name, named[pinned], named[name], pairing, kind)
@@ -307,20 +311,26 @@ def compare_sessions(
     )
 
 
-def _under_own_names(pair: Pair, sessions: Mapping[str, Snapshot]) -> Pair:
-    (before,) = under_own_names([pair.before], sessions[pair.before_session].title)
-    (after,) = under_own_names([pair.after], sessions[pair.after_session].title)
+def _as_launched(pair: Pair, sessions: Mapping[str, Snapshot]) -> Pair:
+    (before,) = as_launched([pair.before], sessions[pair.before_session].title)
+    (after,) = as_launched([pair.after], sessions[pair.after_session].title)
     return Pair(pair.before_session, pair.after_session, before, after)
 
 
-def _times_of_each(
-    evaluations: Sequence[Evaluation], kind: str
-) -> dict[tuple[Key, str], list[Latency]]:
-    """Return all times of each question and device, oldest first."""
-    times: dict[tuple[Key, str], list[Latency]] = {}
+# Variant, config and problem; the SHA-256 of the source; the GPU.
+_Launch: TypeAlias = tuple[Key, str, str]
+
+
+def _launch_of(e: Evaluation) -> _Launch:
+    return key_of(e), e.source_sha256, e.device
+
+
+def _times_of_each(evaluations: Sequence[Evaluation], kind: str) -> dict[_Launch, list[Latency]]:
+    """Return all times of each launch, oldest first."""
+    times: dict[_Launch, list[Latency]] = {}
     for e in sorted(evaluations, key=lambda e: e.when):
         if (latency := latency_of_kind(e, kind)) is not None:
-            times.setdefault((key_of(e), e.device), []).append(latency)
+            times.setdefault(_launch_of(e), []).append(latency)
     return times
 
 
@@ -330,24 +340,28 @@ def _unmatched(
     evaluations: Mapping[str, Sequence[Evaluation]],
     matched: Sequence[Pair],
 ) -> Iterator[Unmatched]:
-    """Return the evaluations without a counterpart, of all sessions and the baseline."""
+    """Return the evaluations without a counterpart, of all sessions and the baseline: also those
+    of sources that only one of the two has, of a variant whose newest sources are compared."""
     for name in others:
         pairs = [pair for pair in matched if pair.after_session == name]
         sides = (
-            (pinned, name, {key_of(pair.before) for pair in pairs}),
-            (name, pinned, {key_of(pair.after) for pair in pairs}),
+            (pinned, name, [pair.before for pair in pairs]),
+            (name, pinned, [pair.after for pair in pairs]),
         )
-        for here, there, used in sides:
-            for key in dict.fromkeys(key_of(e) for e in evaluations[here]):
-                if key not in used:
+        for here, there, compared in sides:
+            used = {key_of(e) for e in compared}
+            sources = {(key_of(e), e.source_sha256) for e in (*compared, *evaluations[there])}
+            newest = {(key_of(e), e.source_sha256): e for e in evaluations[here]}
+            for (key, source), e in newest.items():
+                if key not in used or (source and (key, source) not in sources):
                     variant, config, problem = key
-                    yield Unmatched(here, there, variant, dict(config), problem)
+                    yield Unmatched(here, there, variant, dict(config), problem, other_source(e))
 
 
 def _row(
     pair: Pair,
     sessions: Mapping[str, Snapshot],
-    times: Mapping[str, Mapping[tuple[Key, str], Sequence[Latency]]],
+    times: Mapping[str, Mapping[_Launch, Sequence[Latency]]],
     across: bool,
     kind: str,
 ) -> ComparedRow:
@@ -374,7 +388,7 @@ def _row(
     if interval is not None:
         speedup, low, high = (1 / x for x in (interval.ratio, interval.high, interval.low))
     figures = [
-        kernel_figures(e, times[session].get((key_of(e), e.device), ()))
+        kernel_figures(e, times[session].get(_launch_of(e), ()))
         for session, e in ((pair.before_session, before), (pair.after_session, after))
     ]
     return ComparedRow(
@@ -407,6 +421,8 @@ def _row(
             same_kernel=same_kernel,
             why=reason,
         ),
+        baseline_source=other_source(before),
+        source=other_source(after),
     )
 
 

@@ -13,7 +13,7 @@ from engine.attention.evaluation import Origin, baseline_label
 from engine.base.schema import encode
 from engine.base.table import Table, csv_text
 from engine.base.units import format_speedup, format_speedup_over, format_us
-from engine.history.known_time import are_comparable, not_comparable
+from engine.history.known_time import are_comparable, not_comparable, with_source
 from engine.sessions.compare.comparison import ComparedRow, Regression, SessionComparison, Unmatched
 from engine.sessions.compare.differences import (
     FIGURES,
@@ -46,10 +46,12 @@ def _figures(side: str) -> dict[str, Callable[[ComparedRow], Any]]:
 
 
 _ROW_COLUMNS: dict[str, Callable[[ComparedRow], Any]] = {
-    **_same("session", "variant"),
+    "session": attrgetter("session"),
+    "variant": lambda row: with_source(row.variant, row.source),
     "config": lambda row: config_label(row.config),
     "problem": lambda row: row.problem.label(),
-    **_same("device", "baseline_session", "baseline_variant"),
+    **_same("device", "baseline_session"),
+    "baseline_variant": lambda row: with_source(row.baseline_variant, row.baseline_source),
     "baseline_config": lambda row: config_label(row.baseline_config),
     **_same("baseline_us", "time_us", "baseline_origin", "origin"),
     **_same("speedup", "speedup_low", "speedup_high"),
@@ -73,7 +75,8 @@ _WINNER_COLUMNS: dict[str, Callable[[Winner], Any]] = {
     **_same("speedup_over_sdpa", "caveat"),
 }
 _UNMATCHED_COLUMNS: dict[str, Callable[[Unmatched], Any]] = {
-    **_same("session", "missing_in", "variant"),
+    **_same("session", "missing_in"),
+    "variant": lambda u: with_source(u.variant, u.source),
     "config": lambda u: config_label(u.config),
     "problem": lambda u: u.problem.label(),
 }
@@ -143,13 +146,16 @@ def changes_table(row: ComparedRow) -> Table:
 
 
 def before_label(row: ComparedRow) -> str:
-    """Return `v01 block_n=64`; for two configs of one variant, the tunables that differ."""
-    return _kernel(row.baseline_variant, _own(row, row.baseline_config, row.config))
+    """Return `v01 block_n=64`; for two configs of one variant, the tunables that differ. Another
+    source than the variant's present one is named: `v01 (source 3f2a91ab) block_n=64`."""
+    name = with_source(row.baseline_variant, row.baseline_source)
+    return _kernel(name, _own(row, row.baseline_config, row.config))
 
 
 def after_label(row: ComparedRow) -> str:
     """Return the same label of the kernel after."""
-    return _kernel(row.variant, _own(row, row.config, row.baseline_config))
+    name = with_source(row.variant, row.source)
+    return _kernel(name, _own(row, row.config, row.baseline_config))
 
 
 def _own(
@@ -227,7 +233,7 @@ def _verdict_dicts(row: ComparedRow) -> Iterable[dict[str, Any]]:
     of_code = [(str(f.verdict), f.what, f.is_regression) for f in row.code]
     for verdict, what, regression in (whole, *(x for x in of_code if x[0] != whole[0])):
         yield {
-            "kernel": row.variant,
+            "kernel": with_source(row.variant, row.source),
             "problem": row.problem.label(),
             "gpu": row.device,
             "verdict": verdict,

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from engine.attention.evaluation import Evaluation, Latency
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem, Status, UnknownName
-from engine.history.known_time import kernel_name
+from engine.history.known_time import kernel_name, known_first, launched_as
 from engine.measure.statistics import (
     MIN_SAMPLES,
     RUN_TO_RUN_FLOOR,
@@ -87,7 +87,8 @@ def interval_of(latency: Latency) -> tuple[MedianInterval | None, int]:
 class Entry:
     """The best time of a variant on a problem.
 
-    `variant` is a reference's name if another kernel was timed, as for imports.
+    `variant` is the kernel's own name (`kernel_name`) if another source was timed, as for imports
+    and before an edit; `is_reference` means that it did not run as the variant.
     """
 
     variant: str
@@ -203,10 +204,9 @@ def _entry(session: str, e: Evaluation, kind: str, title: str) -> Entry | None:
     if latency is None or latency.origin == "predicted" or not may_be_compared(e, latency):
         return None
     interval, samples = interval_of(latency)
-    name = kernel_name(e, title)
-    is_reference = name != e.variant
+    is_reference = launched_as(e, title) != e.variant
     entry = Entry(
-        variant=name,
+        variant=kernel_name(e, title),
         config={} if is_reference else e.config,
         session=session,
         origin=latency.origin,
@@ -299,25 +299,32 @@ ByProblem: TypeAlias = Mapping[Problem, Mapping[str, Sequence[Evaluation]]]
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """One side of a pair: a variant, some of its tunables, and the session; empty fields match all.
+    """One side of a pair: a variant, some of its tunables, the session, and the first digits of
+    its source's SHA-256; empty fields match all.
 
-    If several evaluations match, the fastest is used.
+    Of several evaluations of a config, the newest is used; of several configs, the fastest.
     """
 
     variant: str
     config: Mapping[str, int] = field(default_factory=dict)
     session: str = ""
+    source: str = ""
 
     def fits(self, evaluation: Evaluation) -> bool:
-        """Return True if the evaluation has the picked variant and tunables."""
-        return evaluation.variant == self.variant and all(
-            evaluation.config.get(name) == value for name, value in self.config.items()
+        """Return True if the evaluation has the picked variant, tunables and source."""
+        return (
+            evaluation.variant == self.variant
+            and evaluation.source_sha256.startswith(self.source)
+            and all(evaluation.config.get(name) == value for name, value in self.config.items())
         )
 
     @property
     def label(self) -> str:
-        """Return `v05 (num_splits=4)`."""
-        return f"{self.variant} ({config_label(self.config)})" if self.config else self.variant
+        """Return `v05 (num_splits=4, source 3f2a91ab)`."""
+        config = config_label(self.config) if self.config else ""
+        source = f"source {self.source}" if self.source else ""
+        about = ", ".join(filter(None, (config, source)))
+        return f"{self.variant} ({about})" if about else self.variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +338,8 @@ class Pair:
 
 
 def parse_pick(text: str, sessions: Sequence[str]) -> Pick:
-    """Parse `v05`, `v05,num_splits=4` or `2:v05`; 2 is the number of the session, from 1.
+    """Parse `v05`, `v05,num_splits=4`, `v05,source=3f2a91ab` or `2:v05`; 2 is the number of the
+    session, from 1.
 
     Raises:
         InvalidProblem: it is not of that form.
@@ -347,22 +355,25 @@ def parse_pick(text: str, sessions: Sequence[str]) -> Pick:
             )
         session = sessions[int(number) - 1]
     variant, *tunables = [part.strip() for part in rest.split(",")]
-    config = {}
+    config, source = {}, ""
     for tunable in tunables:
         name, _, value = tunable.partition("=")
+        if name == "source":
+            source = value
+            continue
         try:
             config[name] = int(value)
         except ValueError:
             raise _not_a_pick(text) from None
     if not variant or "" in config:
         raise _not_a_pick(text)
-    return Pick(variant, config, session)
+    return Pick(variant, config, session, source)
 
 
 def _not_a_pick(text: str) -> InvalidProblem:
     return InvalidProblem(
-        "A kernel is picked as VARIANT or VARIANT,NAME=VALUE, with 2: before it for the second "
-        f"file, not {text!r}.",
+        "A kernel is picked as VARIANT, VARIANT,NAME=VALUE or VARIANT,source=HEX, with 2: before "
+        f"it for the second file, not {text!r}.",
         code="pick_form",
     )
 
@@ -482,7 +493,6 @@ def _best(candidates: Sequence[Evaluation], kind: str) -> Evaluation:
         latency = latency_of_kind(e, kind)
         if latency is None:
             return not may_be_compared(e, None), 2, 0.0
-        taken = latency.origin != "predicted"
-        return not may_be_compared(e, latency), int(not taken), latency.median_us
+        return not may_be_compared(e, latency), *known_first(latency)
 
     return min(candidates, key=rank)

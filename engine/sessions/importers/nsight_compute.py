@@ -19,6 +19,7 @@ from engine.base.schema import file_label
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
 from engine.history import History
+from engine.history.known_time import kernel_name
 from engine.model.kernel import Estimate, Kernel
 from engine.model.launches import collect
 from engine.sessions.importers.common import (
@@ -100,15 +101,19 @@ def counters_of(evaluation: Evaluation) -> Mapping[str, Counter]:
     return counters
 
 
-def counters_table(evaluations: Iterable[Evaluation], history: History) -> Table:
-    """Return a row per figure, counted and estimated; no rows without imported counters."""
+def counters_table(evaluations: Iterable[Evaluation], history: History, session: str = "") -> Table:
+    """Return a row per figure, counted and estimated; no rows without imported counters.
+
+    Args:
+        session: its title, used in names of kernels whose source is not recorded.
+    """
     records: list[dict[str, object]] = []
     for index, e in enumerate(evaluations):
         counters = counters_of(e)
         if counters:
-            known = _estimate(e, history)
+            known, name = _estimate(e, history), kernel_name(e, session)
             records += [
-                {"#": index, "variant": e.variant, "problem": e.problem.label(), **row}
+                {"#": index, "variant": name, "problem": e.problem.label(), **row}
                 for row in _rows(e, counters, known)
             ]
     return Table.of(

@@ -215,9 +215,20 @@ def test_the_knee_is_explained_by_the_ctas_that_run_at_once() -> None:
     assert says(words, "thread_fill_at_knee", "348 CTAs", "B=348", "33%")
     of_eight = table_of(waves_of_58(300)).assign(useful_ctas=lambda t: 8 * t["batch"])
     words = explain_knee(main, of_eight, L4)
-    assert says(words, "at_once_which", "B=14 and 50% of one more")
-    assert says(words, "thread_fill_at_knee", "B=43 and 50% of one more")
+    assert says(words, "at_once_which", "B=14.5")
+    assert says(words, "thread_fill_at_knee", "B=43.5")
     assert explain_knee(main, table_of(waves_of_58(9)), replace(L4, num_sms=None)) == ""
+
+
+def test_the_batch_that_leaves_l2_is_named() -> None:
+    total = np.where(np.arange(1, 101) < 90, np.arange(1.0, 101), 3 * np.arange(1.0, 101))
+    table = table_of(total)
+    main = occupancy(limits_for((8, 9)), 58, 4, 256, 96, 0)
+    assert not says(explain_knee(main, table, L4), "beyond_l2")
+    table["binds"] = np.where(table["batch"] < 90, "one CTA", "DRAM")
+    words = explain_knee(main, table, L4)
+    assert says(words, "beyond_l2", "B=90", "3 µs", "1 µs", "B=89")
+    assert says(step_warning(table, 95), "b_exceeds_l2", "B=95")
 
 
 def test_several_targets_are_in_ascending_order() -> None:
