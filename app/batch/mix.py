@@ -88,8 +88,8 @@ def _answer(result: MixResult) -> None:
     st.success(plain_markdown(result.reason), icon=":material/recommend:")
     st.caption(
         plain_markdown(
-            f"Predicted for {result.device} by {result.method}; {result.interval} a day with every "
-            "time at the low or the high end of its 90 % interval."
+            f"On {result.device}; {result.basis} {result.interval} a day in all with every time at "
+            "the low or the high end of its interval."
         )
     )
     lines, kernels = result.tables()

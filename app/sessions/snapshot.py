@@ -19,7 +19,7 @@ from engine.base.errors import UnknownName
 from engine.correctness.output_error import ErrorMap
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
-from engine.history.known_time import kernel_name
+from engine.history.known_time import kernel_name, timed_device
 from engine.sessions.goal import goal_status, timeline_rows
 from engine.sessions.importers.nsight_compute import counters_table
 from engine.sessions.snapshot import Snapshot
@@ -219,8 +219,8 @@ def _view_of(snapshot: Snapshot, index: int) -> EvaluationView:
         variant=kernel_name(evaluation, snapshot.title),
         problem=evaluation.problem,
         config=evaluation.config,
-        device_name=evaluation.device,
-        device=_device(evaluation.device),
+        device_name=timed_device(evaluation),
+        device=_device(timed_device(evaluation)),
         passes=evaluation.passes,
         latency=evaluation.latency,
         latency_reason="The snapshot has no latency for this evaluation.",

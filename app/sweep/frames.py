@@ -88,6 +88,8 @@ def table(frame: pd.DataFrame) -> pd.DataFrame:
     names = list(_HEADS)
     heads = {c: c.removeprefix("config.").replace("_", " ") for c in tunables}
     table = ordered[[*names[:3], *tunables, *names[3:]]].rename(columns={**_HEADS, **heads})
+    # Also says which predictions are calibrated.
+    table["by"] = [basis.partition(" by ")[2] for basis in ordered["basis"]]
     table["occupancy %"] = 100 * pd.to_numeric(table["occupancy %"])
     return table.set_index(ordered["point"])
 

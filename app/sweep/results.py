@@ -396,7 +396,9 @@ def _roofline_frame(rows: FilteredRows) -> pd.DataFrame:
     each = rows.per_group(
         "roofline", lambda _, own: list(chain.from_iterable(map(roofline_lines, own)))
     )
-    return pd.DataFrame(list(chain.from_iterable(each.values())), columns=list(ROOFLINE_COLUMNS))
+    lines = chain.from_iterable(each.values())
+    values = tuple(tuple(line[name] for name in ROOFLINE_COLUMNS) for line in lines)
+    return Table("Roofline", ROOFLINE_COLUMNS, values).frame(dashes=False)
 
 
 def _one_of_several(label: str, options: list[str], key: str) -> str:

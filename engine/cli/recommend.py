@@ -200,7 +200,7 @@ def _run_mix(args: RecommendBatchOptions) -> int:
     if args.json:
         print_json(result.to_dict())
         return 0
-    print(f"Predicted for {device.name} by {result.method}; nothing was measured.")
+    print(f"On {device.name}; {result.basis}")
     for table in result.tables():
         print_table(table)
     for note in result.notes:

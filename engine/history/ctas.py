@@ -99,7 +99,7 @@ class SimulatedCtas:
             cycles,
             launches,
             np.flatnonzero(several & (slices > 0)),
-            lambda i: _alike(
+            lambda i: _cached_grid_cycles(
                 self.times, tuple(self._slice(config, launches, i)), num_sms, int(slices[i])
             ),
         )
@@ -217,10 +217,7 @@ class SimulatedCtas:
         return visited[visited > 0].astype(np.float64)
 
 
-@lru_cache(maxsize=4096)  # of the batches that a slider draws again
-def _alike(times: CtaTimes, lengths: tuple[float, ...], num_sms: int, repeats: int) -> float:
-    """Return `grid_cycles`."""
-    return grid_cycles(times, lengths, num_sms, repeats)
+_cached_grid_cycles = lru_cache(maxsize=4096)(grid_cycles)  # a slider draws batches again
 
 
 def _heads(config: Config, launches: Launches, i: int) -> tuple[int, int]:
@@ -325,7 +322,7 @@ def find(name: str, shipped: bool = False) -> KernelCtas | None:
     return _read_fields(shipped_figures().ctas.get(name)) if shipped else None
 
 
-def keep(name: str, ctas: KernelCtas) -> None:
+def store(name: str, ctas: KernelCtas) -> None:
     """Write a result for `find`."""
     write_entry(path_of(name), json.dumps(asdict(ctas)).encode())
 

@@ -137,20 +137,27 @@ def has_present_source(evaluation: Evaluation) -> bool:
 
 
 def under_own_names(evaluations: Iterable[Evaluation], session: str) -> list[Evaluation]:
-    """The evaluations with `kernel_name` for their variant, so that another kernel's time is not
-    shown as the variant's.
+    """The evaluations with `kernel_name` for their variant and `timed_device` for their GPU, so
+    that another kernel's time is not shown as the variant's, nor a slice's as the whole GPU's.
     """
     return with_sources(as_launched(evaluations, session))
 
 
 def as_launched(evaluations: Iterable[Evaluation], session: str) -> list[Evaluation]:
-    """The evaluations with `launched_as` for their variant, to be paired."""
-    return [_named(e, launched_as(e, session)) for e in evaluations]
+    """The evaluations with `launched_as` for their variant and `timed_device` for their GPU, to be
+    paired."""
+    return [_named(e, launched_as(e, session)) for e in on_timed_devices(evaluations)]
 
 
 def with_sources(launched: Iterable[Evaluation]) -> list[Evaluation]:
     """The evaluations of `as_launched` with `kernel_name` for their variant, to be shown."""
     return [_named(e, with_source(e.variant, other_source(e))) for e in launched]
+
+
+def on_timed_devices(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
+    """The evaluations with `timed_device` for their GPU."""
+    named = ((e, timed_device(e)) for e in evaluations)
+    return [e if name == e.device else replace(e, device=name) for e, name in named]
 
 
 def _named(evaluation: Evaluation, name: str) -> Evaluation:
@@ -201,7 +208,7 @@ def times_of(
                 for x in (baseline.latency, *baseline.other_latencies)
             ]
         series = next((n.removeprefix(_SERIES) for n in e.notes if n.startswith(_SERIES)), "")
-        device = _timed_device(e)
+        device = timed_device(e)
         known += [
             KnownTime(
                 name=name,
@@ -224,7 +231,7 @@ def times_of(
     return tuple(known)
 
 
-def _timed_device(e: Evaluation) -> str:
+def timed_device(e: Evaluation) -> str:
     """Return the name of the GPU, or of the part of it that was used, which old files do not give:
     they name the whole GPU and the SMs."""
     if e.occupancy is None:

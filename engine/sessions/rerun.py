@@ -19,6 +19,7 @@ from engine.attention.evaluation import CodeCounts, Evaluation
 from engine.base.errors import AttuneError, CompileError, InvalidKernel, SnapshotError, UnknownName
 from engine.cuda_source.sources import read_source
 from engine.devices import find_device
+from engine.history.known_time import timed_device
 from engine.model.kernel import variant_sources
 from engine.pipeline.request import BackendChoice, EvaluationRequest
 from engine.sessions.compare.comparison import SessionComparison
@@ -215,7 +216,7 @@ def uncounted(
         Uncounted(name, index, e)
         for name, snapshot in sessions.items()
         for index, e in enumerate(snapshot.evaluations)
-        if (name, *key_of(e), e.device) in asked
+        if (name, *key_of(e), timed_device(e)) in asked
         and e.counts is None
         and e.main_pass is not None
         and source_of(snapshot, e) is not None

@@ -33,7 +33,7 @@ from engine.base.schema import (
     encode,
 )
 from engine.devices.environment import collect_environment
-from engine.sessions.goal import GoalStatus, TimelineRow, describe, goal_status, timeline_rows
+from engine.sessions.goal import GoalStatus, TimelineRow, goal_status, timeline_rows
 from engine.sessions.snapshot import (
     AS_TUPLE,
     Attachment,
@@ -316,7 +316,6 @@ class Session:
         self._timeline.append(
             TimelineEntry(
                 when=evaluation.when or self.created,
-                what=clean_lines(describe(evaluation), MAX_SENTENCE),
                 evaluation=index,
             )
         )

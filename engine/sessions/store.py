@@ -115,7 +115,7 @@ def key_of(entry: Entry) -> str:
 
 SETTING = "ATTUNE_SESSIONS"
 SHIPPED = shipped_sessions()
-_LAYOUT = f"schema {SCHEMA_VERSION}, listing 2"
+_LAYOUT = f"schema {SCHEMA_VERSION}, listing 3"
 
 
 class _Listed(Record):

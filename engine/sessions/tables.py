@@ -43,7 +43,7 @@ def session_tables(
         phases_table(snapshot.phases, evaluations, snapshot.title),
         setup_table(snapshot),
         results_table(named),
-        baselines_table(evaluations),
+        baselines_table(named),
         batch_table(named),
         counters_table(evaluations, history or History(), snapshot.title),
         correctness_table(named),
@@ -58,19 +58,19 @@ def session_tables(
 
 def summary_table(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> Table:
     """Return the summary of a session: target, result, decision and cost."""
-    target, decision = snapshot.target, snapshot.decision
-    devices = list(dict.fromkeys(e.device for e in evaluations))
+    target = snapshot.target
+    named = under_own_names(evaluations, snapshot.title)
     rows = {
         "target": describe_goal(target) if target else "none",
         "result": goal_status(target, evaluations, snapshot.title).sentence if target else "",
         "hypothesis": hypothesis_state(target, evaluations, snapshot.title)
         if snapshot.hypothesis
         else "",
-        "decision": _decision(decision) or "",
-        "fastest": _fastest(under_own_names(evaluations, snapshot.title)),
-        **spent_rows(snapshot.spent, devices),
+        "decision": _decision(snapshot.decision) or "",
+        "fastest": _fastest(named),
+        **spent_rows(snapshot.spent, [*dict.fromkeys(e.device for e in evaluations)]),
         "evaluations": _count(evaluations),
-        "GPU": ", ".join(devices),
+        "GPU": ", ".join(dict.fromkeys(e.device for e in named)),
     }
     return Table("Summary", ("what", "value"), tuple(row for row in rows.items() if row[1]))
 

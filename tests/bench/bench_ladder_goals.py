@@ -198,7 +198,7 @@ def v19() -> Iterator[Goal]:
         for seqlen, tflops in zip((4096, 16384), published, strict=True):
             problem = Problem(16384 // seqlen, 2048 // dim, seqlen, dim, causal)
             yield from sustained_goals(
-                "v19", H100, problem, {"most_growth": 8} | sms, 0.95 * tflops
+                "v19", H100, problem, {"rescale_threshold": 8} | sms, 0.95 * tflops
             )
             if dim == 64:
                 yield from sustained_goals("v20", H100, problem, sms, 0.95 * tflops)

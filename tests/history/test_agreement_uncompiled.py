@@ -74,7 +74,7 @@ def of_sweep_page(evaluation: Evaluation, history: History, recorded: list[float
     table = frames.beside_known(frames.table(rows.frame), {"p": row}, history, "latency µs")
     line = table.loc["p"]
     assert line["latency µs"] == made.median_us
-    assert (line["origin"], line["by"]) == (made.origin, made.method)
+    assert " by ".join(filter(None, (line["origin"], line["by"]))) == made.basis
     (columns,) = rows.frame[["low_us", "high_us"]].itertuples(index=False)
     assert tuple(columns) == (made.low_us, made.high_us)
     result = problem_result(row.device, [row])

@@ -219,12 +219,12 @@ def test_problems_without_a_rung_are_reported() -> None:
 
 def test_readme_figures_are_written_between_markers(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
-    readme.write_text("a\n<!-- ladder:begin -->\nold\n<!-- ladder:end -->\nb\n")
+    readme.write_text("a\n<!-- ladder:begin -->\nformer text\n<!-- ladder:end -->\nb\n")
     assert main(["variants", "--markdown", "--into", str(readme)]) == 0
     text = readme.read_text()
     assert text.startswith("a\n<!-- ladder:begin -->\n| # | variant |")
     assert text.endswith("|\n<!-- ladder:end -->\nb\n")
-    assert "old" not in text
+    assert "former text" not in text
     readme.write_text("no marks")
     assert main(["variants", "--markdown", "--into", str(readme)]) == 2
     assert main(["variants", "--diff", "v09"]) == 2

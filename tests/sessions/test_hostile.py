@@ -226,7 +226,8 @@ def test_markup_in_texts_is_escaped(text: str) -> None:
             if path[0] != "summary":
                 for part in path:
                     written = written[part]
-                assert written == text
+                # The text of an evaluation in the timeline is computed.
+                assert written == ("" if path == ("timeline", 0, "what") else text)
         else:
             assert "<" not in sentence
             assert "](" not in sentence

@@ -23,7 +23,7 @@ from engine.model.kernel import Kernel
 from engine.sessions import known_times
 from engine.sessions.known_times import KnownTimes
 from engine.sessions.session import start_session
-from engine.sessions.snapshot import Snapshot
+from engine.sessions.snapshot import Snapshot, dumps, summarise
 from engine.sessions.store import Store
 from kernels.variant import Dtype
 
@@ -54,6 +54,29 @@ def test_the_shipped_study_is_found_beside_its_sdpa(store: Store, tmp_path: Path
     assert times_named(known, "v01", {"block_n": 64}, "L4")
     assert not times_named(known, "v01", {"block_n": 32}, "L4")
     assert not known.at(L4_PROBLEM, "A10")
+
+
+def test_a_wrong_summary_neither_hides_a_files_times_nor_adds_any(
+    store: Store, tmp_path: Path
+) -> None:
+    """In a file that an editor can change: the head of a compressed one is read."""
+    measured = session(evaluation(100.0))
+    predicted = session(evaluation(latency=latency(1.0, origin="predicted")))
+    folder = Path(store.url)
+    folder.mkdir()
+    for name, saved, wrong in (
+        ("hides.json", measured, {"origins": ["predicted"], "devices": ["T4"], "variants": []}),
+        ("adds.json", predicted, {"origins": ["measured"]}),
+    ):
+        raw = json.loads(dumps(saved, compress=False))
+        raw["summary"] |= wrong
+        text = json.dumps(raw, ensure_ascii=False, separators=(",", ":"))
+        (folder / name).write_text(text)
+    known = KnownTimes(store, tmp_path / "working")
+    times = times_named(known, "v05", {"num_splits": 4}, "L4")
+    assert [(t.file, t.latency.origin) for t in times] == [("hides.json", "recorded")]
+    summaries = {i.name: i.summary for i in store.list() if not i.shipped}
+    assert summaries == {"hides.json": summarise(measured), "adds.json": summarise(predicted)}
 
 
 def test_own_snapshots_and_open_sessions_are_read_when_they_appear(

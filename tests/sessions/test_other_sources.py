@@ -4,6 +4,7 @@ own."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from compare_data import evaluation, latency, session
 from sessions_data import present_sha256
@@ -87,3 +88,18 @@ def test_reports_tables_and_exports_name_the_source() -> None:
     assert names == [OLD_NAME, "v05"]
     [bars] = winner_map(winners_frame(compare_sessions({"a": saved})), LIGHT).data
     assert bars.marker.color == (color_of(OLD_NAME),)
+
+
+def test_a_slice_that_was_stored_as_the_whole_gpu_has_its_own_name() -> None:
+    """Files from before slices had names: "L4" with the SMs that were used."""
+    whole = evaluation(100.0)
+    first = whole.passes[0]
+    part = replace(first, occupancy=replace(first.occupancy, num_sms=29))
+    half = replace(evaluation(200.0), passes=(part, part))
+    saved = {"a": session(whole), "b": session(half)}
+    (row,) = compare_sessions(saved).rows
+    assert (row.baseline_device, row.device, row.verdict) == ("L4", "L4 (29 SMs)", None)
+    assert [w.device for w in compare_sessions(saved).winners] == ["L4", "L4 (29 SMs)"]
+    tables = {t.title: t for t in session_tables(saved["b"])}
+    assert tables["Results"].frame()["GPU"].tolist() == ["L4 (29 SMs)"]
+    assert dict(tables["Summary"].texts)["GPU"] == "L4 (29 SMs)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from engine.attention.problem import Problem
 from engine.base.errors import SnapshotError
 from engine.base.schema import encode
 from engine.sessions.folders import names_for
+from engine.sessions.goal import timeline_rows
 from engine.sessions.rerun import their_source
 from engine.sessions.session import make_source
 from engine.sessions.snapshot import HEAD_BYTES, SCHEMA_VERSION, Snapshot, dumps, loads, summarise
@@ -25,6 +27,7 @@ from kernels.ladder import by_id
 V2 = Path(__file__).parent / "data" / "v2.json"
 V3 = V2.with_name("v3.json")
 V8 = V2.with_name("v8.json")
+V9 = V2.with_name("v9.json")
 DECODE = Problem(1, 32, 1, 128, seqlen_kv=4096)
 GQA = replace(DECODE, num_heads_kv=8)
 
@@ -94,6 +97,19 @@ def test_version_8_stores_derived_fields_and_version_9_does_not() -> None:
     assert loads(dumps(snapshot), name="x") == snapshot
 
 
+def test_version_9_stores_the_text_of_the_timelines_evaluations_and_version_10_does_not() -> None:
+    """It is computed when it is read, with the name of the source that ran."""
+    old = json.loads(V9.read_bytes())
+    snapshot = loads(V9.read_bytes(), name="v9.json")
+    assert [e["what"] for e in old["timeline"]] == ["v05 as it is", "a dead end"]
+    new = json.loads(dumps(snapshot, compress=False))
+    assert [e["what"] for e in new["timeline"]] == ["", "a dead end"]
+    first, note = timeline_rows(snapshot.timeline, snapshot.opened(), snapshot.title)
+    assert first.what.startswith("v05 ")
+    assert first.what.endswith("12.5 µs recorded")
+    assert note.what == "a dead end"
+
+
 def _without_derived(raw: Any) -> Any:
     """Return the fields of a file of version 8 without those that version 9 omits."""
     if isinstance(raw, list):
@@ -123,13 +139,15 @@ def test_round_trip(compress: bool, problem: Problem, label: str) -> None:
     data = dumps(snapshot, compress=compress)
     assert loads(data, name="x") == snapshot
     assert loads(data, name="x").evaluations[0].problem == problem
-    assert read_summary(data[:HEAD_BYTES]) == summarise(snapshot)
+    assert read_summary(data[:HEAD_BYTES]) == (summarise(snapshot) if compress else None)
     assert summarise(snapshot).problems == (label,)
 
 
 def test_a_summary_of_a_later_version_is_not_read() -> None:
-    data = dumps(decoding(), compress=False).replace(b'"schema_version":9', b'"schema_version":10')
-    assert read_summary(data) is None
+    version = b'"schema_version":%d'
+    data = dumps(decoding(), compress=False)
+    data = data.replace(version % SCHEMA_VERSION, version % (SCHEMA_VERSION + 1))
+    assert read_summary(gzip.compress(data)) is None
     with raises(SnapshotError, "newer_schema"):
         loads(data, name="x.json")
 

@@ -3,22 +3,24 @@
 A line of traffic gives a problem, its batch today, and its launches per day. The same sequences can
 be launched B at a time. Recommended is the smallest batch whose GPU-hours over all lines are close
 to the minimum, with the kernel and config that is fastest at that batch. Times are predicted by
-`engine.choose.batch.batch_table.predict_curve`, except where one was taken of this kernel.
+`engine.choose.batch.batch_table.predict_curve`, except where one was taken of this kernel. Hours of
+measured, recorded and predicted times are summed apart (`by_origin`): "3.1 GPU-hours recorded + 1.2
+GPU-hours predicted". Their total only ranks kernels and batches, as `rank_of` does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from engine.attention.config import resolve_kernel
-from engine.attention.evaluation import METHODS
+from engine.attention.evaluation import METHODS, Latency, Origin
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.schema import encode
@@ -34,6 +36,7 @@ from engine.choose.batch.batch_table import (
 from engine.choose.batch.cost import US_PER_HOUR
 from engine.devices.spec import DeviceSpec
 from engine.history import History
+from engine.history.known_time import are_comparable, not_comparable
 from engine.model.equations import FloatArray
 from engine.model.kernel import Kernel
 from engine.model.measured_points import ProblemRow, read_table
@@ -59,6 +62,23 @@ def _gpu_time(hours: float) -> str:
     return f"{text} GPU-hour" if text == "1" else f"{text} GPU-hours"
 
 
+Hours: TypeAlias = dict[str, float]  # GPU-hours a day, by the origin of their times
+
+
+def _add(parts: Iterable[tuple[Origin, float]]) -> Hours:
+    hours: Hours = {}
+    for origin, part in parts:
+        hours[origin] = hours.get(origin, 0.0) + part
+    return hours
+
+
+def _sums(hours: Hours, total: float) -> str:
+    """Return `3.1 GPU-hours recorded + 1.2 GPU-hours predicted`, or the total of one origin."""
+    if len(hours) < 2:
+        return _gpu_time(total)
+    return " + ".join(f"{_gpu_time(part)} {origin}" for origin, part in hours.items())
+
+
 @dataclass(frozen=True, slots=True)
 class MixLine:
     """A problem as launched today, and its launches per day."""
@@ -78,6 +98,9 @@ class MixProblem:
     gpu_hours_per_day: float
     own: str  # the fastest kernel for this line alone, at this batch
     own_us: float
+    now_origin: Origin = "predicted"
+    origin: Origin = "predicted"
+    own_origin: Origin = "predicted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +110,14 @@ class MixKernel:
     kernel: str
     gpu_hours_per_day: float
     plateau_hours_per_day: float  # at its best batch
+    by_origin: Hours = field(default_factory=dict)
+    plateau_by_origin: Hours = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MixResult(Tabular):
     """The recommendation: `kernel` (with its splits) launched `batch` at a time. All figures are
-    predicted, except for times that a note names."""
+    predicted, except for times that a note names: `by_origin` has the parts of each sum."""
 
     variant: str
     config: dict[str, int]
@@ -111,13 +136,22 @@ class MixResult(Tabular):
     gpus_needed: int
     problems: tuple[MixProblem, ...]
     kernels: tuple[MixKernel, ...]  # the best first
-    curve: tuple[tuple[int, float], ...]  # (batch, GPU-hours a day) of the recommended kernel
+    # (batch, GPU-hours a day) of the recommended kernel, all predicted
+    curve: tuple[tuple[int, float], ...]
     notes: tuple[str, ...]
+    by_origin: dict[str, Hours] = field(default_factory=dict)  # of the fields of hours, by name
 
     @property
     def kernel(self) -> str:
         """`v05 num_splits=4 …`."""
         return " ".join([self.variant, *(f"{k}={v}" for k, v in self.config.items())])
+
+    @property
+    def basis(self) -> str:
+        """Return one sentence on the origin of the times."""
+        if any(set(hours) - {"predicted"} for hours in self.by_origin.values()):
+            return f"times are predicted by {self.method} unless they say otherwise."
+        return f"all times are predicted by {self.method}."
 
     @property
     def interval(self) -> str:
@@ -128,24 +162,40 @@ class MixResult(Tabular):
     def reason(self) -> str:
         """Return the recommendation in two sentences."""
         price = self.hours / self.own_hours - 1
-        apart = (
-            "No line has a faster kernel of its own."
-            if price < 0.005
-            else f"The best kernel for each line would save {1 - 1 / (1 + price):.0%} of that."
-        )
+        if mixed := self._not_comparable("own_origin"):
+            apart = f"The best kernel for each line takes {self._sum('own_hours')} ({mixed})."
+        elif price < 0.005:
+            apart = "No line has a faster kernel of its own."
+        else:
+            apart = f"The best kernel for each line would save {1 - 1 / (1 + price):.0%} of that."
         return (
-            f"{self.kernel} with B={self.batch:,} answers the mix in {_gpu_time(self.hours)} a "
+            f"{self.kernel} with B={self.batch:,} answers the mix in {self._sum('hours')} a "
             f"day{self._against_today()}; the least that any batch reaches is "
-            f"{_gpu_time(self.plateau_hours)}. {apart}"
+            f"{self._sum('plateau_hours')}. {apart}"
         )
+
+    def _sum(self, name: str) -> str:
+        return _sums(self.by_origin.get(name, {}), getattr(self, name))
+
+    def _not_comparable(self, name: str) -> str:
+        """Return why the hours cannot be compared with those of another choice; else empty.
+
+        Args:
+            name: field of `MixProblem` with the other origin.
+        """
+        pairs = ((p.origin, getattr(p, name)) for p in self.problems)
+        return next((not_comparable(*pair) for pair in pairs if not are_comparable(*pair)), "")
 
     def _against_today(self) -> str:
         """Return the gain over today's batches, if any."""
+        if mixed := self._not_comparable("now_origin"):
+            price = self._price(self.usd_per_day)
+            return f"{price}, and in {self._sum('hours_now')} with today's batches ({mixed})"
         if abs(self.hours / self.hours_now - 1) < 0.005:
             price = self._price(self.usd_per_day)
             return f"{price}, as much as with today's batches: this batch gains nothing"
         price = self._price(self.usd_per_day, self.usd_per_day_now)
-        today = f"{_gpu_time(self.hours_now)} with today's batches"
+        today = f"{self._sum('hours_now')} with today's batches"
         if self.hours < self.hours_now:
             return f"{price}, not {today}"
         return f"{price}, and in {today}: keep those"
@@ -185,6 +235,9 @@ class MixResult(Tabular):
                 "gpu_hours_per_day": p.gpu_hours_per_day,
                 "own": p.own,
                 "own_us": p.own_us,
+                "now_origin": p.now_origin,
+                "origin": p.origin,
+                "own_origin": p.own_origin,
             }
             for p in self.problems
         )
@@ -197,32 +250,34 @@ class MixResult(Tabular):
         figure = Figure()
         batches, hours = zip(*self.curve, strict=True)
         figure.add_scatter(x=batches, y=hours, name=self.kernel)
-        figure.add_scatter(x=[self.batch], y=[self.hours], mode="markers", name="recommended")
+        recommended = [dict(self.curve)[self.batch]]
+        figure.add_scatter(x=[self.batch], y=recommended, mode="markers", name="recommended")
         figure.update_xaxes(title="batch", type="log")
         figure.update_yaxes(title=f"GPU-hours a day, predicted by {self.method}", type="log")
         return figure.update_layout(title=f"The mix on {self.device}")
 
     def tables(self) -> tuple[Table, ...]:
         """Return tables of the lines and of the kernels."""
+        is_one = len({p.origin for p in self.problems}) == 1  # else a share says nothing
         lines = (
             {
                 "launches a day now": f"{p.line.count:,g}",
                 "problem now": p.line.problem.label(),
-                "now": format_us(p.now_us),
-                f"with B={self.batch:,}": format_us(p.latency_us),
+                "now": f"{format_us(p.now_us)} {p.now_origin}",
+                f"with B={self.batch:,}": f"{format_us(p.latency_us)} {p.origin}",
                 "per sequence": format_us(p.latency_us / self.batch),
-                "share of the hours": f"{p.gpu_hours_per_day / self.hours:.0%}",
+                "share of the hours": f"{p.gpu_hours_per_day / self.hours:.0%}" if is_one else None,
                 "fastest alone": "this one"
                 if p.own == self.kernel
-                else f"{format_us(p.own_us)}: {p.own}",
+                else f"{format_us(p.own_us)} {p.own_origin}: {p.own}",
             }
             for p in self.problems
         )
         others = (
             {
                 "kernel": k.kernel,
-                f"GPU time a day with B={self.batch:,}": _gpu_time(k.gpu_hours_per_day),
-                "at its best batch": _gpu_time(k.plateau_hours_per_day),
+                f"GPU time a day with B={self.batch:,}": _sums(k.by_origin, k.gpu_hours_per_day),
+                "at its best batch": _sums(k.plateau_by_origin, k.plateau_hours_per_day),
             }
             for k in self.kernels
         )
@@ -315,7 +370,8 @@ def recommend_mix(
     # Assumed CTA times cannot rank kernels, so only simulated kernels are compared if there are
     # any.
     simulated = [t for t in tried if t.method == METHODS[0]] or tried
-    plateau = min(float(t.hours.min()) for t in simulated)
+    fullest = min(simulated, key=lambda t: float(t.hours.min()))
+    plateau = float(fullest.hours.min())
     reaching = [t.hours <= plateau / target for t in simulated]
     batch = min(int(np.argmax(reaches)) + 1 for reaches in reaching if reaches.any())
     alike = [t for t in simulated if len(t.hours) >= batch]  # can be launched with this batch
@@ -328,15 +384,19 @@ def recommend_mix(
         own = min(alike, key=lambda t: float(t.latency_us[i][at]))
         launches = line.count * line.problem.batch / batch
         us = float(best.latency_us[i][at])
+        today = min(line.problem.batch, len(best.hours))
         problems.append(
             MixProblem(
                 line,
-                now_us=float(best.latency_us[i][min(line.problem.batch, len(best.hours)) - 1]),
+                now_us=float(best.latency_us[i][today - 1]),
                 latency_us=us,
                 launches_per_day=launches,
                 gpu_hours_per_day=launches * us / US_PER_HOUR,
                 own=own.kernel.describe(),
                 own_us=float(own.latency_us[i][at]),
+                now_origin=best.origin(i, today),
+                origin=best.origin(i, batch),
+                own_origin=own.origin(i, batch),
             )
         )
     ranked = sorted(alike, key=lambda t: float(t.hours[at]))
@@ -359,13 +419,30 @@ def recommend_mix(
         gpus_needed=math.ceil(hours / (24 * utilisation)),
         problems=tuple(problems),
         kernels=tuple(
-            MixKernel(t.kernel.describe(), float(t.hours[at]), float(t.hours.min())) for t in ranked
+            MixKernel(
+                t.kernel.describe(),
+                float(t.hours[at]),
+                float(t.hours.min()),
+                t.by_origin(lines, batch),
+                t.by_origin(lines, int(t.hours.argmin()) + 1),
+            )
+            for t in ranked
         ),
-        curve=tuple((b, float(best.hours[b - 1])) for b in shown),
+        curve=tuple((b, float(best.predicted_hours[b - 1])) for b in shown),
         notes=(
             *(f"{k.describe()} was left out: {error}" for k, error in failed),
-            *(f"Not predicted: {text}." for t in alike for text in t.taken),
+            *(f"Not predicted: {text}." for t in alike for text in t.taken(lines)),
         ),
+        by_origin={
+            "hours": best.by_origin(lines, batch),
+            "hours_now": _add(
+                (p.now_origin, p.line.count * p.now_us / US_PER_HOUR) for p in problems
+            ),
+            "own_hours": _add(
+                (p.own_origin, p.launches_per_day * p.own_us / US_PER_HOUR) for p in problems
+            ),
+            "plateau_hours": fullest.by_origin(lines, int(fullest.hours.argmin()) + 1),
+        },
     )
 
 
@@ -379,37 +456,60 @@ class _Tried:
     hours: FloatArray  # GPU-hours a day `[batches]`
     low_hours: FloatArray
     high_hours: FloatArray
+    predicted_hours: FloatArray  # without known times
     hours_now: float
-    taken: tuple[str, ...] = ()  # times that are not predicted
+    known: tuple[Mapping[int, Latency], ...]  # times that are not predicted, by batch, per line
+
+    def origin(self, line: int, batch: int) -> Origin:
+        """Return the origin of a line's time at a batch."""
+        known = self.known[line].get(batch)
+        return "predicted" if known is None else known.origin
+
+    def by_origin(self, lines: Sequence[MixLine], batch: int) -> Hours:
+        """Return the GPU-hours a day at a batch by the origin of their times."""
+        return _add(
+            (
+                self.origin(i, batch),
+                line.count * line.problem.batch / batch * float(us[batch - 1]) / US_PER_HOUR,
+            )
+            for i, (line, us) in enumerate(zip(lines, self.latency_us, strict=True))
+        )
+
+    def taken(self, lines: Sequence[MixLine]) -> Iterator[str]:
+        """Yield the times that are not predicted."""
+        for line, known in zip(lines, self.known, strict=True):
+            for b, time in known.items():
+                what = f"{self.kernel.describe()}, {replace(line.problem, batch=b).label()}"
+                yield f"{what}: {format_us(time.median_us)} {time.origin}"
 
     @classmethod
     def of(
         cls, kernel: Kernel, lines: Sequence[MixLine], history: History, max_batch: int
     ) -> _Tried:
-        curves, taken, most = [], [], max(max_batch, *(line.problem.batch for line in lines))
+        curves, known, most = [], [], max(max_batch, *(line.problem.batch for line in lines))
+        predicted = []
         for line in lines:
             one = replace(line.problem, batch=1)
             most = min(most, largest_launchable(kernel, one, most)[0])
             calibration = history.calibration(kernel, one)
             curve = predict_curve(kernel, one, range(1, most + 1), history, calibration)
             most = min(most, memory_feasible(curve.table["device_bytes"].to_numpy(), kernel.device))
-            for b, time in known_latencies(kernel, one, history).items():
+            predicted.append(curve.table["predicted_us"].to_numpy(copy=True))
+            known.append(known_latencies(kernel, one, history))
+            for b, time in known[-1].items():
                 columns = ["predicted_us", "low_us", "high_us"]
                 row = curve.table["batch"] == b
                 curve.table.loc[row, columns] = time.median_us, time.low_us, time.high_us
-                what = f"{kernel.describe()}, {replace(one, batch=b).label()}"
-                taken.append(f"{what}: {format_us(time.median_us)} {time.origin}")
             curves.append(curve)
         batch = np.arange(1, most + 1)
         sequences = [line.count * line.problem.batch for line in lines]
 
-        def hours(column: str) -> FloatArray:
-            each = (
-                n * c.table[column].to_numpy()[:most] / batch
-                for n, c in zip(sequences, curves, strict=True)
-            )
+        def hours(times: Iterable[FloatArray]) -> FloatArray:
+            each = (n * us[:most] / batch for n, us in zip(sequences, times, strict=True))
             total: FloatArray = np.sum([*each], axis=0) / US_PER_HOUR
             return total
+
+        low, high = ([c.table[n].to_numpy() for c in curves] for n in ("low_us", "high_us"))
 
         latency = tuple(c.table["predicted_us"].to_numpy()[:most] for c in curves)
         now = sum(
@@ -421,11 +521,12 @@ class _Tried:
             kernel,
             METHODS[1] if METHODS[1] in methods else METHODS[0],
             latency,
-            hours("predicted_us"),
-            hours("low_us"),
-            hours("high_us"),
+            hours(latency),
+            hours(low),
+            hours(high),
+            hours(predicted),
             now / US_PER_HOUR,
-            tuple(taken),
+            tuple(known),
         )
 
 

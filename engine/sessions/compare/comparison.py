@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from engine.attention.evaluation import Evaluation, Latency
 from engine.attention.problem import Problem
 from engine.base.errors import BadInput, UnknownName
-from engine.history.known_time import are_comparable, as_launched, other_source
+from engine.history.known_time import are_comparable, as_launched, on_timed_devices, other_source
 from engine.measure.statistics import Comparison, Verdict, interval_verdict
 from engine.sessions.compare.differences import (
     Differences,
@@ -282,7 +282,7 @@ def compare_sessions(
     base = sessions[pinned]
     others = [name for name in sessions if name != pinned]
     evaluations = {
-        name: snapshot.evaluations if name == measured_now else snapshot.opened()
+        name: on_timed_devices(snapshot.evaluations if name == measured_now else snapshot.opened())
         for name, snapshot in sessions.items()
     }
     # Another kernel's time is not paired as the variant's that it was launched like.

@@ -16,7 +16,7 @@ from engine.base.errors import Status
 from engine.choose.batch import mix
 from engine.devices import find_device
 from engine.history import History
-from engine.history.known_time import times_of
+from engine.history.known_time import not_comparable, times_of
 from engine.model.kernel import Kernel, variant_sources
 
 L4 = find_device("L4")
@@ -35,7 +35,9 @@ def _tried(splits: int, us: list[float]) -> mix._Tried:
         hours,
         hours,
         hours,
+        hours,
         float(hours[0]),
+        ({},),
     )
 
 
@@ -72,6 +74,43 @@ def test_a_known_time_is_used_in_place_of_a_prediction() -> None:
     assert (found.config, found.batch) == (dict(timed.config), 1)
     assert found.problems[0].latency_us == 0.5
     assert says(found.notes, "not_a_prediction", "0.5 µs recorded")
+
+
+def test_hours_of_recorded_and_predicted_times_are_summed_apart() -> None:
+    """Also if the total ranks batches; no share, gain or saving of such a sum is written."""
+    other = mix.MixLine(500, Problem(2, 8, 1024, 64))
+    timed = Evaluation(
+        status=Status.SKIPPED,
+        reason="Recorded elsewhere.",
+        variant="v05",
+        problem=replace(LINE.problem, batch=2),
+        config=V05.default_config(),
+        device="L4",
+        when="",
+        latency=Latency("recorded", 1.0, 1.0, 1.0, "test data"),
+        source_sha256=variant_sources(V05).source_sha256,
+    )
+    history = MadeUpHistory(Times({"L4": times_of([timed], session="Mine: test data")}))
+    found = mix.recommend_mix([LINE, other], L4, history, variant="v05", max_batch=2, target=1.0)
+    assert (found.config, found.batch) == (dict(timed.config), 2)
+    recorded, predicted = found.problems
+    assert (recorded.origin, recorded.now_origin) == ("recorded", "predicted")
+    assert (predicted.origin, predicted.now_origin) == ("predicted", "predicted")
+    of = found.by_origin["hours"]
+    assert of == {
+        "recorded": pytest.approx(500 * 1.0 / 3.6e9),
+        "predicted": pytest.approx(predicted.gpu_hours_per_day),
+    }
+    assert sum(of.values()) == pytest.approx(found.hours)
+    assert set(found.by_origin["hours_now"]) == {"predicted"}
+    texts = (found.reason, *(" ".join(row) for table in found.tables() for row in table.texts))
+    assert any("recorded + " in text for text in texts)
+    assert not_comparable("recorded", "predicted") in found.reason
+    assert not says(found.reason, "keep_todays_batches")
+    assert not says(found.reason, "gains_nothing")
+    lines, _ = found.tables()
+    assert lines.frame()["share of the hours"].tolist() == ["–", "–"]
+    assert dict(found.curve)[2] > found.hours  # the curve is the prediction
 
 
 RESULT = mix.MixResult(
