@@ -234,14 +234,14 @@ def _reads(plan: LaunchPlan, tunables: Mapping[str, int]) -> bool:
 
 
 def offset_warning(
-    backend: CpuBackend, variant: Variant, problem: Problem, config: Config, options: RunOptions
+    backend: CpuBackend, variant: Variant, asked: LaunchPlan, options: RunOptions
 ) -> str | None:
     """Return a warning if the kernel fails at a size that its description allows; else None.
 
     Args:
-        problem: the checked problem; only its batch and heads are increased.
+        asked: the checked launch; only its problem's batch and heads are increased.
     """
-    large = large_problem(problem)
+    large, config = large_problem(asked.problem), asked.config
     if large is None or variant.unsupported(large, config) is not None:
         return None
     try:

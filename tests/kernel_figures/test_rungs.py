@@ -32,7 +32,6 @@ from engine.kernel_figures.changes import (
     source_diff,
 )
 from engine.kernel_figures.rung import reasons, request_of, rung_dict, without_empty
-from engine.model.calibrate import fits
 from engine.model.kernel import Kernel
 from engine.model.occupancy import unsupported_reason
 from kernels.ladder import LADDER
@@ -149,13 +148,16 @@ def test_a_config_that_supports_the_problem_is_found() -> None:
     request = request_of(v12, longer, "L4")
     found = dict(request.config)
     assert known_rung(v12, request).describe_changed == "keys_per_warp=64"
-    assert known_rung(v12, request_of(v12, PROBLEM, "L4", {})).describe_changed == "defaults"
+    assert (
+        known_rung(v12, request_of(v12, PROBLEM, "L4", v12.default_config())).describe_changed
+        == "defaults"
+    )
     assert v12.unsupported(longer, found) is None
     # A CTA of sm_75 has 64 KiB of shared memory: the defaults hold 97 KiB at D = 128.
     v14, wide = LADDER.by_id("v14"), Problem(1, 8, 1, 128, seqlen_kv=512)
-    assert fits(Kernel.of(v14, "L4"), wide)
-    assert not fits(Kernel.of(v14, "T4"), wide)
-    assert fits(Kernel.of(v14, "T4", request_of(v14, wide, "T4").config), wide)
+    assert Kernel.of(v14, "L4").fits(wide)
+    assert not Kernel.of(v14, "T4").fits(wide)
+    assert Kernel.of(v14, "T4", request_of(v14, wide, "T4").config).fits(wide)
 
 
 def test_if_no_config_fits_the_reason_holds_for_all() -> None:
