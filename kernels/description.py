@@ -294,8 +294,11 @@ class _Reader:
             lse=declared.lse(block, LSE in used and not is_backward, "lse" in takes),
             page_rows=None if page_rows is None else self.scope.function(page_rows),
             macros=macros,
-            # A copy of a ladder kernel finds the ladder's headers.
-            include_folders=(*declared.include_folders(block, path), KERNELS_DIR),
+            # An own kernel may include the ladder's headers, as a copy of a ladder kernel does.
+            include_folders=(
+                *declared.include_folders(block, path),
+                *((KERNELS_DIR,) if self.is_own else ()),
+            ),
             cubins=cubins,
             out_fill=block.choice("out_fill", get_args(OutFill), "poison"),
             packed=packed,
