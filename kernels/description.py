@@ -294,10 +294,10 @@ class _Reader:
             lse=declared.lse(block, LSE in used and not is_backward, "lse" in takes),
             page_rows=None if page_rows is None else self.scope.function(page_rows),
             macros=macros,
-            # An own kernel may include the ladder's headers, as a copy of a ladder kernel does.
+            # A copy of a ladder kernel finds the ladder's headers.
             include_folders=(
                 *declared.include_folders(block, path),
-                *((KERNELS_DIR,) if self.is_own else ()),
+                *((KERNELS_DIR,) if path.parent != KERNELS_DIR else ()),
             ),
             cubins=cubins,
             out_fill=block.choice("out_fill", get_args(OutFill), "poison"),

@@ -446,7 +446,7 @@ class ResolvedConfig:
         """Return sentences on values that differ from what the user may expect."""
         if not (fitting := self._fitting()):
             return (self.error,) if self.error else ()
-        note = f"The default config does not fit here, so {fitting} is used instead."
+        note = f"The default config does not fit here, so it is changed to {fitting}."
         return (note, self.error) if self.error else (note,)
 
 
