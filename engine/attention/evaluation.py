@@ -255,7 +255,7 @@ class Occupancy(Stored, Tabular):
         """Return the figures in reading order, by name."""
         limits = ", ".join(f"{name} {count}" for name, count in self.limits.items())
         return [
-            ("GPU filled", _shown(self.gpu_fill)),
+            ("GPU fill", _shown(self.gpu_fill, format_thread_fill)),
             ("CTAs", self.ctas),
             *([("CTAs with keys to visit", self.useful_ctas)] if self.idle_ctas else []),
             ("CTAs per SM", self.ctas_per_sm),
