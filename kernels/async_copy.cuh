@@ -31,12 +31,12 @@ __device__ __forceinline__ void cp_async_commit() {
 #endif
 }
 
-// Waits until at most UNDER_WAY of this thread's latest groups are in flight. As below, other
+// Waits until at most GROUPS of this thread's latest groups are in flight. As below, other
 // threads see the data only after a barrier.
-template <int UNDER_WAY>
+template <int GROUPS>
 __device__ __forceinline__ void cp_async_wait() {
 #if HAS_CP_ASYNC
-    asm volatile("cp.async.wait_group %0;" ::"n"(UNDER_WAY) : "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
 #endif
 }
 

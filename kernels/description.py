@@ -295,7 +295,10 @@ class _Reader:
             page_rows=None if page_rows is None else self.scope.function(page_rows),
             macros=macros,
             # A copy of a ladder kernel finds the ladder's headers.
-            include_folders=(*declared.include_folders(block, path), KERNELS_DIR),
+            include_folders=(
+                *declared.include_folders(block, path),
+                *((KERNELS_DIR,) if path.parent != KERNELS_DIR else ()),
+            ),
             cubins=cubins,
             out_fill=block.choice("out_fill", get_args(OutFill), "poison"),
             packed=packed,

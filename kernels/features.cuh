@@ -6,7 +6,7 @@
 //   SOFTCAP        a score becomes SOFTCAP tanh(score / SOFTCAP) (0: it does not), Gemma 2's
 //   HAS_ALIBI      then it loses slope |p - j|, a slope for each query head (Press et al., 2022)
 //   HAS_SINKS      a logit of each query head takes part in the row sums, gpt-oss's
-//   HAS_VARLEN     every sequence has keys of its own, and its last positions as queries; padded
+//   HAS_VARLEN     each sequence has its own number of keys; its queries are the last ones; padded
 //                  to the longest, or packed where a kernel has TAKES_PACKED before this file
 //   HAS_LSE        LSE is written besides O: lse.cuh
 //   HAS_KV_FP8     K and V are bytes of E4M3, and their heads have factors: fp8.cuh

@@ -43,7 +43,7 @@ constexpr int ROW_THREADS = 16;  // threads that share a row: half a warp
 constexpr int ROW_GROUPS = BLOCK_M / ROWS_PER_THREAD;
 constexpr int NUM_THREADS = ROW_GROUPS * ROW_THREADS;
 constexpr int KEYS_PER_THREAD = BLOCK_N / ROW_THREADS;
-constexpr int PAIRS_PER_THREAD = HEAD_DIM / (2 * ROW_THREADS);  // columns of O, two by two
+constexpr int PAIRS_PER_THREAD = HEAD_DIM / (2 * ROW_THREADS);  // pairs of columns of O
 constexpr int VECTOR = 8;                                       // elements per 16-byte access
 // 16 bytes of padding shift each row by 4 banks more than its length: the 8 rows that one phase of
 // a 16-byte load touches then lie in 8 different groups of 4 banks.
@@ -58,7 +58,7 @@ static_assert(ROWS_PER_THREAD == 2 || ROWS_PER_THREAD == 4 || ROWS_PER_THREAD ==
 static_assert(HEAD_DIM % (2 * ROW_THREADS) == 0,
               "head_dim must be a multiple of 32: 16 threads own pairs of columns");
 
-// Copies rows [first_row, first_row + ROWS) of one head into shared memory, 16 bytes a load.
+// Copies rows [first_row, first_row + ROWS) of one head into shared memory, 16 bytes per load.
 template <int ROWS>
 __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, ROW_STRIDE]
                                           const element* head,  // [length, HEAD_DIM]
@@ -108,7 +108,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     float* s_smem = reinterpret_cast<float*>(v_smem + BLOCK_N * ROW_STRIDE);  // [BLOCK_M, S_STRIDE]
 
     // This thread's rows are group + i * ROW_GROUPS, its keys part + j * ROW_THREADS, its columns
-    // the pairs at 2 * (part + j * ROW_THREADS): neighbours in part are neighbours in memory.
+    // the pairs at 2 * (part + j * ROW_THREADS): neighbouring threads read neighbouring columns.
     const int group = threadIdx.x / ROW_THREADS;
     const int part = threadIdx.x % ROW_THREADS;
     // The query tile is the fastest axis: concurrent CTAs share their head's K/V in L2. Causal: the
@@ -143,7 +143,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         __syncthreads();
 
         // S = Q @ K^T [BLOCK_M, BLOCK_N], a tile [ROWS_PER_THREAD, KEYS_PER_THREAD] per thread:
-        // each vector of Q meets KEYS_PER_THREAD vectors of K, each of K ROWS_PER_THREAD of Q.
+        // a loaded vector of Q serves KEYS_PER_THREAD keys, one of K ROWS_PER_THREAD rows.
         float s_rmem[ROWS_PER_THREAD][KEYS_PER_THREAD] = {};
 #pragma unroll 2  // more would fill the instruction cache
         for (int d = 0; d < HEAD_DIM; d += VECTOR) {
@@ -240,7 +240,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         __syncthreads();
     }
 
-    // O = O / l, two columns a store; half a warp fills 64 bytes in a row.
+    // O = O / l, two columns a store; half a warp stores 64 contiguous bytes.
 #pragma unroll
     for (int i = 0; i < ROWS_PER_THREAD; i++) {
         const int query = m0 + group + i * ROW_GROUPS;

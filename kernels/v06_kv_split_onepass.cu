@@ -49,7 +49,7 @@ conflict_ways = 1
 
 constexpr int BLOCK_M = 64;  // query rows per CTA
 constexpr int NUM_THREADS = BLOCK_M * THREADS_PER_ROW;
-constexpr int PAIRS_PER_THREAD = HEAD_DIM / (2 * THREADS_PER_ROW);  // columns of O, two by two
+constexpr int PAIRS_PER_THREAD = HEAD_DIM / (2 * THREADS_PER_ROW);  // pairs of columns of O
 // Padded so that rows begin in different banks: the 32 lanes of a warp read pairs of 32 /
 // THREADS_PER_ROW rows of Q, of THREADS_PER_ROW rows of K, and as many rows of S as of Q.
 constexpr int ROW_STRIDE = HEAD_DIM + 2;               // elements
@@ -62,10 +62,10 @@ static_assert(THREADS_PER_ROW == 2 || THREADS_PER_ROW == 4 || THREADS_PER_ROW ==
               "threads_per_row must be 2, 4 or 8: 64 rows of more exceed 1,024 threads");
 static_assert(HEAD_DIM % (2 * THREADS_PER_ROW) == 0,
               "head_dim must be a multiple of 2 threads_per_row: a row's threads own equal shares");
-static_assert(NUM_SPLITS >= 1, "num_splits must be at least 1: someone has to visit the keys");
+static_assert(NUM_SPLITS >= 1, "num_splits must be at least 1: one split visits all keys");
 static_assert(HEAD_DIM <= 128, "head_dim must be at most 128: the tiles would exceed 64 KB");
 
-// Copies rows [first_row, first_row + ROWS) of one head into shared memory, a pair a load.
+// Copies rows [first_row, first_row + ROWS) of one head into shared memory, a pair per load.
 template <int ROWS>
 __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, ROW_STRIDE]
                                           const element* head,  // [length, HEAD_DIM]
@@ -125,7 +125,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     float* s_smem = reinterpret_cast<float*>(v_smem + BLOCK_N * ROW_STRIDE);  // [BLOCK_M, S_STRIDE]
 
     const int row = threadIdx.x / THREADS_PER_ROW;   // query row within the tile
-    const int part = threadIdx.x % THREADS_PER_ROW;  // which share of the row is this thread's
+    const int part = threadIdx.x % THREADS_PER_ROW;  // index of this thread among its row's
     const int split = blockIdx.y % NUM_SPLITS;
     // The query tile is the fastest axis: concurrent CTAs share their K/V in L2. Causal: the
     // longest tiles start first, which keeps the last wave short.

@@ -1,7 +1,7 @@
 // v07 wmma: both products on tensor cores through the fragments of mma.h, whose layout is hidden.
 // Idea: let the compiler arrange the operands, at the price of passing S, P and O through memory.
 // Changed: against v04, rewritten for warps: wmma fragments; the softmax in shared memory.
-// Limiter: shared memory: S, P and O travel through it once a tile, because lanes are unknown.
+// Limiter: shared memory: S, P and O pass through it once per tile, as fragments hide their layout.
 // Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.
 // Source: CUDA programming guide, warp matrix functions.
@@ -58,7 +58,7 @@ static_assert(BLOCK_N == 32 || BLOCK_N == 64,
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 128,
               "head_dim must be a multiple of 16 up to 128: a fragment has 16 columns");
 
-// Copies rows [first_row, first_row + ROWS) of one head into shared memory, 16 bytes a load.
+// Copies rows [first_row, first_row + ROWS) of one head into shared memory, 16 bytes per load.
 template <int ROWS>
 __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, ROW_STRIDE]
                                           const element* head,  // [length, HEAD_DIM]
@@ -145,7 +145,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             }
             wmma::store_matrix_sync(s_smem + n, sum, S_STRIDE, wmma::mem_row_major);
         }
-        // The lanes of the warp read S by rows, whoever stored it.
+        // Lanes read S by rows, which other lanes of the warp stored.
         __syncwarp();
 
         // Online softmax over the row's two halves. Key 0 is visible to every row, so the maximum

@@ -54,7 +54,7 @@ static_assert(BLOCK_N == 32 || BLOCK_N == 64,
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 128,
               "head_dim must be a multiple of 16 up to 128: Q and O of 16 rows stay in registers");
 
-// Copies rows [first_row, first_row + ROWS) of one head into shared memory, 16 bytes a load.
+// Copies rows [first_row, first_row + ROWS) of one head into shared memory, 16 bytes per load.
 template <int ROWS>
 __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, ROW_STRIDE]
                                           const element* head,  // [length, HEAD_DIM]

@@ -70,9 +70,9 @@ constexpr bool TWO_LOOPS =
     WINDOW == 0 &&
     !(IS_CAUSAL && Q_IN_SMEM &&
       (ROW_TILES * BLOCK_N >= 128 || (V11_CAUSAL_LOOP_SPILLS_AT_96 && HEAD_DIM == 96)));
-// P of a tile's first EARLY steps of keys is computed during the products before, that of the
-// others during the next tile's S: not if Q would be read from shared memory twice, nor at D = 128,
-// for lack of registers.
+// P of a tile's first EARLY steps of keys is computed during the previous tile's O, that of the
+// other steps during the next tile's S. All are early if Q would otherwise be read from shared
+// memory twice, and at D = 128 or more, for lack of registers.
 constexpr int EARLY = Q_IN_SMEM || HEAD_DIM >= 128 ? KEY_STEPS : KEY_STEPS / 2;
 // Steps of keys whose first fragment is preloaded when a tile begins: as many as registers allow.
 constexpr int AHEAD = HEAD_DIM >= 128 ? 0 : Q_IN_SMEM ? 1 : 2;
@@ -110,7 +110,7 @@ __device__ __forceinline__ int swizzled(int row, int d) {
 
 // The address of a lane's row, 16 columns further for every step. Rows begin at multiples of 128
 // bytes (D = 64, 128, 256) or 64, and the swizzle changes only lower bits, so that an XOR replaces
-// an add: within 128 bytes if a row has three of them.
+// an add: at D = 192, whose rows are 384 bytes, within 128 of them.
 template <int COLUMNS>
 __device__ __forceinline__ unsigned step_address(unsigned lane_address, int step) {
     if (COLUMNS == 192) return (lane_address ^ step % 4 * 32) + step / 4 * 128;
@@ -118,7 +118,7 @@ __device__ __forceinline__ unsigned step_address(unsigned lane_address, int step
     return (lane_address ^ step % 2 * 32) + step / 2 * 64;
 }
 
-// A thread's part of the copy of a tile: the same columns of every ROW_STEPth row, so that all of
+// A thread's part of the copy of a tile: the same columns of every ROW_STEP-th row, so that all of
 // its addresses are one register plus immediates.
 constexpr int ROW_LANES = HEAD_DIM % 64 == 0 ? 8 : 4;  // neighbouring threads in a row
 constexpr int ROW_STEP = NUM_THREADS / ROW_LANES;      // a multiple of 8
@@ -473,19 +473,6 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     int k_stage = STAGE;  // offset of the next tile's K
     int next = (WINDOW > 0 ? kv_begin : 0) + BLOCK_N;  // first key of the next tile
     lane_source += (STAGES - 1) * SOURCE_TILE;  // V that is copied next
-    // Busy tensor pipe in percent, simulated, at D = 64, 128 on an A100 and on an H200, with one
-    // thing removed from the loop (results are then wrong). This was before the simulated warps
-    // issued in the published order; since then it is 84 85 72 77.
-    //   nothing 85 85 72 77   EX2      77 83 76 74   row sums 80 83 73 74   rescaling 75 78 73 70
-    //   barrier 88 89 81 85   shuffles 77 86 73 75   copies   80 93 79 77
-    // Less work does not help, so neither would a polynomial for EX2, sums by mma, or rescaling O
-    // only if a maximum rises. The limit is the instruction order: ptxas puts up to 97
-    // instructions, 25 of them EX2, after the last mma of a tile, and both warps of a scheduler get
-    // there at the same time. It orders by data dependence, not by source order. Tried, against 82
-    // and 73 on average of three configs a GPU: all in one block 59 and 52; in four 77 and 70; the
-    // rest of P beside S at all D 80 and 70; a barrier that warps reach early and wait at late 82
-    // and 73; one for two tiles spills. With one row tile a warp the port of shared memory is 86 to
-    // 96 % busy, mma 55 to 74 %.
     const auto visit = [&](auto kind) {
         // Hides from the compiler that q_lane is loop-invariant: it would keep Q's address of every
         // step in its own register, and spill others.

@@ -1,7 +1,7 @@
 // v12 One shot: for few keys; each warp of a CTA takes its query rows and its keys in one step.
 // Idea: where every launch is too short to pipeline, spread the work of a tile and wait only once.
 // Changed: against v08, rewritten without a K/V loop: warps split K too, no rescale.
-// Limiter: latency from first load to last store, a fifth of it instruction fetches.
+// Limiter: latency from first load to last store, instruction fetches included.
 // Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; KV <= max_keys, at most 512.
 // Passes: 1, attention_forward; grid (ceil(S / block_m), num_heads, batch), 32 num_warps threads.
 // Source: Flash-Decoding's split (v05), inside one CTA, with one maximum for all parts.
@@ -86,11 +86,11 @@ constexpr int V_BYTES = KEYS_PER_WARP * V_STRIDE * (int)sizeof(element);
 constexpr int O_BYTES = BLOCK_M * HEAD_DIM * (int)sizeof(float);
 // Bytes for one part of the keys: K, V and later O.
 constexpr int SLAB_BYTES = K_BYTES + V_BYTES > O_BYTES ? K_BYTES + V_BYTES : O_BYTES;
-// Warps with the same rows share their rest of the work: tiles of O for each.
+// The warps of the same rows merge O together: each sums this number of its tiles.
 constexpr int OWN_TILES = (DIM_TILES + KEY_WARPS - 1) / KEY_WARPS;
 // Elements, an odd number of 16 bytes: 8 rows lie in 8 groups of 4 banks.
 constexpr int OUT_STRIDE = (OWN_TILES | 1) * VECTOR;
-// Bytes of 16 rows in a slab: all of O in float to be summed, or rounded if there is one part only.
+// Bytes of 16 rows of O in a slab: floats to be summed, or, if one warp has all keys, elements.
 constexpr int TILE_BYTES = 16 * (KEY_WARPS > 1 ? HEAD_DIM * (int)sizeof(float)
                                                : OUT_STRIDE * (int)sizeof(element));
 // Unrolled code costs instruction fetches, more than a loop does; 8 warps share that cost.

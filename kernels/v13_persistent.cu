@@ -79,9 +79,9 @@ constexpr bool TWO_LOOPS =
     IS_CAUSAL ? !Q_IN_SMEM && !V13_CAUSAL_LOOP_SPILLS
               : !(Q_IN_SMEM &&
                   (V13_FULL_LOOP_SPILLS || (V13_FULL_LOOP_SPILLS_AT_96 && HEAD_DIM == 96)));
-// P of a tile's first EARLY steps of keys is computed during the products before, that of the
-// others during the next tile's S: not if Q would be read from shared memory twice, nor at D = 128,
-// for lack of registers.
+// P of a tile's first EARLY steps of keys is computed during the previous tile's O, that of the
+// other steps during the next tile's S. All are early if Q would otherwise be read from shared
+// memory twice, and at D = 128, for lack of registers.
 constexpr int EARLY = Q_IN_SMEM || HEAD_DIM == 128 ? KEY_STEPS : KEY_STEPS / 2;
 // Steps of keys whose first fragment is preloaded when a tile begins: as many as registers allow.
 constexpr int AHEAD = HEAD_DIM == 128 ? 0 : Q_IN_SMEM ? 1 : 2;
@@ -101,7 +101,7 @@ static_assert(STAGES == 2 || STAGES == 3,
               "stages must be 2 or 3: one tile is computed while the others arrive");
 static_assert(ROW_TILES == 1 || ROW_TILES == 2,
               "row_tiles must be 1 or 2: O of every tile stays in registers");
-static_assert(NUM_CTAS >= 1, "num_ctas must be at least 1: someone has to visit the keys");
+static_assert(NUM_CTAS >= 1, "num_ctas must be at least 1: one CTA visits all keys");
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 128,
               "head_dim must be a multiple of 16 up to 128: O stays in registers");
 
@@ -123,7 +123,7 @@ __device__ __forceinline__ unsigned step_address(unsigned lane_address, int step
     return (lane_address ^ step % 2 * 32) + step / 2 * 64;
 }
 
-// A thread's part of the copy of a tile: the same columns of every ROW_STEPth row, so that all of
+// A thread's part of the copy of a tile: the same columns of every ROW_STEP-th row, so that all of
 // its addresses are one register plus immediates.
 constexpr int ROW_LANES = HEAD_DIM % 64 == 0 ? 8 : 4;  // neighbouring threads in a row
 constexpr int ROW_STEP = NUM_THREADS / ROW_LANES;      // a multiple of 8

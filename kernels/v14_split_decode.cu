@@ -23,7 +23,7 @@ num_splits = {values = [1, 2, 4, 8, 16, 32, 64], default = 4, meaning = "number 
 cluster_size = {values = [1, 2, 4, 8], default = 1, meaning = "splits per cluster (from sm_90 on)"}
 
 [[constraints]]
-# 128 KB, and at D = 256 96, which sm_86 and 89 have too.
+# At most 128 KB, or 96 KB at D = 256, which fit on sm_86 and sm_89, too.
 condition = """num_warps * stages * block_n * head_dim * kv_element_bytes \
                <= (65536 if head_dim <= 128 else 49152)"""
 sentence = """v14 keeps {num_warps} rings of {stages} tiles in shared memory, too large with \
@@ -98,7 +98,7 @@ static_assert(BLOCK_N == 16 || BLOCK_N == 32,
               "block_n must be 16 or 32: an mma takes 16, and every warp has a ring of its own");
 static_assert(STAGES >= 2 && STAGES <= 4,
               "stages must be 2 to 4: one tile is computed while the others arrive");
-static_assert(NUM_SPLITS >= 1, "num_splits must be at least 1: someone has to visit the keys");
+static_assert(NUM_SPLITS >= 1, "num_splits must be at least 1: one split visits all keys");
 static_assert(NUM_SPLITS % CLUSTER_SIZE == 0 && MERGE_PAIRS % CLUSTER_SIZE == 0,
               "cluster_size must divide num_splits, and the pairs: CTAs fuse equal shares");
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 256,
@@ -483,7 +483,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
             m_partial[partial_row] = m;
             l_partial[partial_row] = l;
         }
-        if (has_row && m > -INFINITY) {  // a row without keys leaves O unwritten, and m says so
+        if (has_row && m > -INFINITY) {  // for a row without keys, m = -inf, and O is not read
             float* o_row = o_partial + (split / CLUSTER_SIZE * all_rows + out_row) * HEAD_DIM;
 #pragma unroll
             for (int j = 0; j < SHARE_PAIRS; j++) {

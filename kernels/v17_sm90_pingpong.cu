@@ -279,8 +279,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         softmax(tile);
     }
     mbarrier_wait(v_full + (tiles - 1) % STAGES, parity_of(tiles - 1));
-    // O of the last tile is issued alone. After the last group's turn no other follows: nobody is
-    // signalled.
+    // O of the last tile is issued alone. The last group has the last turn, and signals no other
+    // group.
     named_barrier(turn, 2 * WARPGROUP);
     wgmma_fence();
     multiply_p_v(tiles - 1);

@@ -19,7 +19,7 @@ let.query_tiles = "ceil_div(seqlen, block_m * cluster_size) * cluster_size"
 let.ctas = "min(num_ctas, query_tiles * num_heads * batch)"
 # A swizzled row is as wide as the swizzle: D = 128 takes two boxes, D = 96 three of half the width.
 let.columns = "64 if head_dim % 64 == 0 else 32"
-# Causal: so many K/V heads at a time as kv_mib holds, with all query heads of each.
+# Causal: as many K/V heads at a time as kv_mib holds, with all query heads of each.
 let.kv_heads_at_once = "max(1, kv_mib * 262144 // (seqlen_kv * head_dim))"
 let.heads_at_once = "kv_heads_at_once * (num_heads // num_heads_kv) if causal else 1"
 
@@ -33,8 +33,7 @@ num_ctas.per_sm = 1
 num_ctas.meaning = "persistent CTAs: the GPU's SMs"
 cluster_size = {values = [1, 2], default = 1, meaning = "CTAs that share K/V tiles by multicast"}
 kv_mib = {values = [1, 16, 32], default = 32, meaning = "MiB of K/V in use at a time if causal"}
-
-most_growth = {values = [0, 8], default = 0, meaning = "log2 of growth without a rescale"}
+rescale_threshold = {values = [0, 8], default = 0, meaning = "log2 of the growth that rescales O"}
 
 [[constraints]]
 condition = "2 * (64 * consumers + stages * block_n) * head_dim * element_bytes <= 232000"
@@ -110,9 +109,9 @@ static_assert(STAGES == 2 || STAGES == 3,
 static_assert(CLUSTER_SIZE == 1 || CLUSTER_SIZE == 2,
               "cluster_size must be 1 or 2: a warp tells its CTA and one other what it has read");
 static_assert(NUM_CTAS >= 1 && KV_MIB >= 1,
-              "num_ctas and kv_mib must be at least 1: someone has to visit some head");
-static_assert(MOST_GROWTH >= 0 && MOST_GROWTH <= 15,
-              "most_growth must be 0 to 15: P is at most 2 to that, and FP16 ends at 65,504");
+              "num_ctas and kv_mib must be at least 1: one CTA takes one head at a time");
+static_assert(RESCALE_THRESHOLD >= 0 && RESCALE_THRESHOLD <= 15,
+              "rescale_threshold must be 0 to 15: P is at most 2 to this, and FP16 ends at 65,504");
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,
               "head_dim must be 32, 64, 96 or 128: a box has 32 or 64 columns, O is in registers");
 
@@ -423,7 +422,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             most = max(most, __shfl_xor_sync(FULL_WARP, most, 1));
             most = max(most, __shfl_xor_sync(FULL_WARP, most, 2));
             m_new[r] = __int_as_float(most) * scale_log2;
-            is_low |= most < 0 && m_rmem[r] < -MOST_GROWTH;
+            is_low |= most < 0 && m_rmem[r] < -RESCALE_THRESHOLD;
         }
         if (__any_sync(FULL_WARP, is_low)) {
 #pragma unroll
@@ -438,13 +437,13 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
 
         // Online softmax: rescale what was summed from the old maximum to the new one, but only if
-        // one of the warp's maxima grew by more than MOST_GROWTH. Until then P may exceed 1, which
-        // l compensates, as it is relative to the same m. Key 0 is visible to every row, or m
+        // one of the warp's maxima grew by more than the threshold. Until then P may exceed 1,
+        // which l compensates, as it is relative to the same m. Key 0 is visible to every row, or m
         // begins at a finite value, so that m is finite from the first tile on.
-        bool is_grown = MOST_GROWTH == 0;
+        bool is_grown = RESCALE_THRESHOLD == 0;
 #pragma unroll
-        for (int r = 0; r < 2; r++) is_grown |= m_new[r] > m_rmem[r] + MOST_GROWTH;
-        if constexpr (MOST_GROWTH > 0) is_grown = __any_sync(FULL_WARP, is_grown);
+        for (int r = 0; r < 2; r++) is_grown |= m_new[r] > m_rmem[r] + RESCALE_THRESHOLD;
+        if constexpr (RESCALE_THRESHOLD > 0) is_grown = __any_sync(FULL_WARP, is_grown);
         // One FFMA and one EX2 per score; l sums it before P is rounded.
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -593,8 +592,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     }
     if constexpr (CLUSTER_SIZE > 1) cluster_arrive();
     wait_for_last_v();
-    // O of the last tile is issued alone. After the last group's turn no other follows: nobody is
-    // signalled.
+    // O of the last tile is issued alone. The last group has the last turn, and signals no other
+    // group.
     named_barrier(turn, 2 * WARPGROUP);
     wgmma_fence();
     multiply_p_v(last_stage);

@@ -1,4 +1,4 @@
-// v20 Tuned for D = 64: three warpgroups, and O is rescaled only if a maximum grew by much.
+// v20 Tuned for D = 64: three warpgroups, and O is rescaled only if a maximum grew a lot.
 // Idea: at D = 64 exp2 takes as long as both products, so every other cost per score has to go.
 // Changed: against v19, 192 rows; a rescale only beyond 2^8; optionally some exp2 by FFMA.
 // Limiter: exp2 and the tensor cores alike, each at 512 cycles for 64 rows and 128 keys.
@@ -18,14 +18,14 @@ let.query_tiles = "ceil_div(seqlen, block_m)"
 let.ctas = "min(num_ctas, query_tiles * num_heads * batch)"
 # A swizzled row is as wide as the swizzle: D = 128 takes two boxes, D = 96 three of half the width.
 let.columns = "64 if head_dim % 64 == 0 else 32"
-# Causal: so many K/V heads at a time as kv_mib holds, with all query heads of each.
+# Causal: as many K/V heads at a time as kv_mib holds, with all query heads of each.
 let.kv_heads_at_once = "max(1, kv_mib * 262144 // (seqlen_kv * head_dim))"
 let.heads_at_once = "kv_heads_at_once * (num_heads // num_heads_kv) if causal else 1"
 
 [tunables]
 block_n = {values = [64, 128], default = 128, meaning = "K/V rows per tile"}
 stages = {values = [2, 3], default = 2, meaning = "K/V tiles in the ring"}
-polynomial = {values = [0, 1, 2, 4], default = 0, meaning = "of 16 exp2: number on the FMA pipe"}
+polynomial = {values = [0, 1, 2, 4], default = 0, meaning = "exp2 of each 16 on the FMA pipe"}
 num_ctas.values = [4, 78, 114, 132]
 num_ctas.default = 132
 num_ctas.per_sm = 1
@@ -92,7 +92,7 @@ constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 constexpr int DIM_STEPS = HEAD_DIM / 16;  // a wgmma takes 16 columns of Q and K
 constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int TURNS = 1;  // id of the first named barrier of the turns
-constexpr float MOST_GROWTH = 8.0f;  // of a maximum, as a power of 2: P is at most 256
+constexpr float RESCALE_THRESHOLD = 8.0f;  // log2 of a maximum's growth: P is at most 256
 
 static_assert(BLOCK_N == 64 || BLOCK_N == 128,
               "block_n must be 64 or 128: S of a tile stays in the registers of a warpgroup");
@@ -101,7 +101,7 @@ static_assert(STAGES == 2 || STAGES == 3,
 static_assert(POLYNOMIAL >= 0 && POLYNOMIAL <= 8,
               "polynomial must be 0 to 8: of two neighbours one at most is on the FMA pipe");
 static_assert(NUM_CTAS >= 1 && KV_MIB >= 1,
-              "num_ctas and kv_mib must be at least 1: someone has to visit some head");
+              "num_ctas and kv_mib must be at least 1: one CTA takes one head at a time");
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,
               "head_dim must be 32, 64, 96 or 128: a box has 32 or 64 columns, O is in registers");
 
@@ -373,7 +373,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             most = max(most, __shfl_xor_sync(FULL_WARP, most, 1));
             most = max(most, __shfl_xor_sync(FULL_WARP, most, 2));
             m_new[r] = __int_as_float(most) * scale_log2;
-            is_low |= most < 0 && m_rmem[r] < -MOST_GROWTH;
+            is_low |= most < 0 && m_rmem[r] < -RESCALE_THRESHOLD;
         }
         if (__any_sync(FULL_WARP, is_low)) {
 #pragma unroll
@@ -388,12 +388,12 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
 
         // Online softmax: rescale what was summed from the old maximum to the new one, but only if
-        // one of the warp's maxima grew by more than MOST_GROWTH. Until then P may exceed 1, which
-        // l compensates, as it is relative to the same m. Key 0 is visible to every row, so that m
-        // is finite from the first tile on.
+        // one of the warp's maxima grew by more than the threshold. Until then P may exceed 1,
+        // which l compensates, as it is relative to the same m. Key 0 is visible to every row, so
+        // that m is finite from the first tile on.
         bool is_grown = false;
 #pragma unroll
-        for (int r = 0; r < 2; r++) is_grown |= m_new[r] > m_rmem[r] + MOST_GROWTH;
+        for (int r = 0; r < 2; r++) is_grown |= m_new[r] > m_rmem[r] + RESCALE_THRESHOLD;
         is_grown = __any_sync(FULL_WARP, is_grown);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -541,8 +541,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         step_ring();
     }
     wait_for_last_v();
-    // O of the last tile is issued alone. After the last group's turn no other follows: nobody is
-    // signalled.
+    // O of the last tile is issued alone. The last group has the last turn, and signals no other
+    // group.
     named_barrier(turn, 2 * WARPGROUP);
     wgmma_fence();
     multiply_p_v(last_stage);

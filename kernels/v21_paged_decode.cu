@@ -106,7 +106,7 @@ static_assert(BLOCK_N == 16 || BLOCK_N == 32,
 static_assert(STAGES >= 2 && STAGES <= 4,
               "stages must be 2 to 4: one tile is computed while the others arrive");
 static_assert(PAGE_SIZE % BLOCK_N == 0, "page_size must hold whole tiles: a copy has one page");
-static_assert(NUM_SPLITS >= 1, "num_splits must be at least 1: someone has to visit the keys");
+static_assert(NUM_SPLITS >= 1, "num_splits must be at least 1: one split visits all keys");
 static_assert(NUM_SPLITS % CLUSTER_SIZE == 0 && MERGE_PAIRS % CLUSTER_SIZE == 0,
               "cluster_size must divide num_splits, and the pairs: CTAs fuse equal shares");
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 256,
@@ -507,7 +507,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
             m_partial[partial_row] = m;
             l_partial[partial_row] = l;
         }
-        if (has_row && m > -INFINITY) {  // a row without keys leaves O unwritten, and m says so
+        if (has_row && m > -INFINITY) {  // for a row without keys, m = -inf, and O is not read
             float* o_row = o_partial + (split / CLUSTER_SIZE * all_rows + out_row) * HEAD_DIM;
 #pragma unroll
             for (int j = 0; j < SHARE_PAIRS; j++) {

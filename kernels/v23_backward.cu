@@ -2,8 +2,8 @@
 // Idea: recompute P = exp(S - LSE), and dS = P (dP - D) with D = rowsum(dO O): no S x S matrix.
 // Changed: against v03, rewritten for three outputs: D, then a CTA a key tile, then a query tile.
 // Limiter: shared memory and FMA: five products of 32 x 32 scores, two of them computed twice.
-// Constraints: D in {32, 64, 96, 128}; H <= 65535; B <= 65535; S <= KV where causal; K/V shared.
-// Passes: 3, backward_delta by 8 rows, backward_kv by 32 keys, backward_q by 32 queries; (., H, B).
+// Constraints: D in {32, 64, 96, 128}; H <= 65535; B <= 65535; S <= KV where causal; GQA.
+// Passes: 3, backward_delta by 8 rows, backward_kv by 32 keys, backward_q by 32 rows, of each head.
 // Source: FlashAttention (Dao et al., 2022, arXiv 2205.14135), algorithm 4, appendix B.
 // Weakness: S and dP are computed in both passes; no tensor cores; 32 rows to a tile, 4-byte loads.
 /* attune
@@ -54,7 +54,7 @@ conflict_ways = 1
 
 constexpr int TILE_ROWS = 32;  // queries of a query tile, and keys of a key tile
 constexpr int NUM_THREADS = TILE_ROWS * THREADS_PER_ROW;
-constexpr int PAIRS_PER_THREAD = HEAD_DIM / (2 * THREADS_PER_ROW);  // columns, two by two
+constexpr int PAIRS_PER_THREAD = HEAD_DIM / (2 * THREADS_PER_ROW);  // pairs of columns
 // Padded so that neighbouring rows begin in different banks.
 constexpr int ROW_STRIDE = HEAD_DIM + 2;   // elements
 constexpr int P_STRIDE = TILE_ROWS + 1;  // floats
@@ -66,7 +66,7 @@ static_assert(THREADS_PER_ROW == 4 || THREADS_PER_ROW == 8,
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,
               "head_dim must be a multiple of 32 up to 128: a warp adds up a row");
 
-// Copies rows [first_row, first_row + TILE_ROWS) of one head into shared memory, a pair a load.
+// Copies rows [first_row, first_row + TILE_ROWS) of one head into shared memory, a pair per load.
 __device__ __forceinline__ void load_tile(element* tile_smem,   // [TILE_ROWS, ROW_STRIDE]
                                           const element* head,  // [length, HEAD_DIM]
                                           int first_row, int length) {
@@ -162,7 +162,7 @@ backward_kv(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEA
     float* ds_smem = p_smem + TILE_ROWS * P_STRIDE;  // both [queries, P_STRIDE]
 
     const int own = threadIdx.x / THREADS_PER_ROW;   // a query of S and dP, a key of dK and dV
-    const int part = threadIdx.x % THREADS_PER_ROW;  // which share of the row is this thread's
+    const int part = threadIdx.x % THREADS_PER_ROW;  // index of this thread among its row's
     const int n0 = blockIdx.x * TILE_ROWS;           // first key of this CTA
     const int group = num_heads / num_heads_kv;      // query heads that read these keys
     const int offset = seqlen_kv - seqlen;           // query i stands at i + offset
@@ -251,7 +251,7 @@ backward_q(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEAD
     float* ds_smem = reinterpret_cast<float*>(v_smem + TILE_ROWS * ROW_STRIDE);
 
     const int own = threadIdx.x / THREADS_PER_ROW;   // this thread's query
-    const int part = threadIdx.x % THREADS_PER_ROW;  // which share of its row
+    const int part = threadIdx.x % THREADS_PER_ROW;  // index of this thread among its row's
     // Causal: the longest tiles start first, which keeps the last wave short.
     const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int m0 = tile_index * TILE_ROWS;

@@ -3,7 +3,7 @@
 // Changed: against v23, rewritten for mma.sync and cp.async: one pass for all three outputs.
 // Limiter: shared memory: K and V are read again as left operands for each tile of queries.
 // Constraints: from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535; S <= KV where causal.
-// Passes: 3, backward_delta by 8 rows, backward_loop by key tiles, backward_convert; (., H, B).
+// Passes: 3, backward_delta by 8 rows, backward_loop by key tiles, backward_convert, of each head.
 // Source: FlashAttention-2 (Dao, 2023, arXiv 2307.08691), algorithm 2; the D pass clears dQ's sums.
 // Weakness: dQ's order of sums varies; one atomic per element, key tile and query head.
 /* attune

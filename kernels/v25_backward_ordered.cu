@@ -31,7 +31,7 @@ args = ["out", "dout", "delta", "seqlen"]
 entry = "backward_kv"
 grid = ["ceil_div(seqlen_kv, rows)", "num_heads_kv", "batch"]
 threads = "32 * num_warps"
-# Two tiles of its own and two that come by, in rows padded by 8 elements.
+# Two tiles of the CTA's own rows and two of the loop's, in rows padded by 8 elements.
 smem_bytes = "2 * (rows + block) * (head_dim + 8) * element_bytes"
 args = ["q", "k", "v", "dout", "lse", "delta", "dk", "dv",
         "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "softmax_scale"]

@@ -1,9 +1,9 @@
 // v26 Backward, wgmma: v24's loop by TMA and wgmma; P^T and dS^T stay in registers.
 // Idea: S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T are left operands in registers.
 // Changed: against v24, rewritten for a producer warp, its ring and wgmma; missing rows padded.
-// Limiter: shared memory: K, V and dS are left operands of 64 columns' products, read each time.
+// Limiter: shared memory: wgmma reads K, V and dS from it, as left operands, for each query tile.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; H <= 65535; B <= 65535; S <= KV where causal.
-// Passes: 3, backward_rows by 8 rows, backward_loop by 128 keys, backward_convert; (., H, B).
+// Passes: 3, backward_rows by 8 rows, backward_loop by 128 keys, backward_convert, of each head.
 // Source: FlashAttention-3 (arXiv 2407.08608), its backward pass; dQ's sums lie as wgmma has them.
 // Weakness: dQ's order of sums varies; the two warpgroups synchronise at dS for each query tile.
 /* attune
@@ -231,7 +231,7 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
 
     const int warp = threadIdx.x / 32 % 4;  // of its group
     const int lane = threadIdx.x % 32;
-    // Of a tile of queries among all heads' of the batch.
+    // Index of a query tile among those of all heads and sequences.
     const auto tile_of = [&](int visit) {
         const size_t head = (size_t)batch * num_heads + kv_head * heads + visit / tiles;
         return head * query_tiles + first_tile + visit % tiles;

@@ -397,6 +397,21 @@ class Variant:
 
     def unsupported(self, problem: ProblemLike, config: Config) -> str | None:
         """Return a sentence why this variant cannot run (problem, config); None if it can."""
+        if (why := self.unsupported_problem(problem)) is not None:
+            return why
+        if (why := self.invalid_values(config)) is not None:
+            return why
+        for tunable in self.tunables:
+            if tunable.name not in config:
+                return f"{self.id} needs a value for {tunable.name}."
+        for constraint in self.constraints:
+            if not constraint.holds(problem, config):
+                return constraint.reason(problem, config)
+        return None
+
+    def unsupported_problem(self, problem: ProblemLike) -> str | None:
+        """Return a sentence why no config of this variant can run a problem; None if only
+        constraints can forbid it."""
         dims = (problem.head_dim, problem.value_dim)
         if dims[0] != dims[1] and dims not in self.dim_pairs:
             pairs = ", ".join(f"{d} and {dv}" for d, dv in self.dim_pairs)
@@ -421,17 +436,7 @@ class Variant:
         if problem.causal not in self.causal:
             known = "causal problems" if self.causal[0] else "problems without a causal mask"
             return f"{self.id} computes only {known}: choose such a problem."
-        if (why := self._unsupported_features(problem.features)) is not None:
-            return why
-        if (why := self.invalid_values(config)) is not None:
-            return why
-        for tunable in self.tunables:
-            if tunable.name not in config:
-                return f"{self.id} needs a value for {tunable.name}."
-        for constraint in self.constraints:
-            if not constraint.holds(problem, config):
-                return constraint.reason(problem, config)
-        return None
+        return self._unsupported_features(problem.features)
 
     def _unsupported_features(self, features: tuple[Feature, ...]) -> str | None:
         """Return a sentence on the features of a problem that it does not support; None if it

@@ -57,7 +57,7 @@ def page() -> None:
     more = {
         "Roofline": roofline.draw,
         "Machine code": lambda _: machine_code.draw(selection, state),
-        "Variants": lambda _: variants.draw(selection),
+        "Variants": lambda _: variants.draw(drawn),
         "Live latency": lambda _: latency_stream.draw(selection, state),
     }
     tabs.draw(view, "tab", in_url=True, more=more)

@@ -170,18 +170,17 @@ def _gpu_fill(occupancy: Occupancy | None, is_compiling: bool, delta: str | None
         _pending(label, term, is_compiling and occupancy is None)
         return
     idle = (occupancy.sm_fill or 0.0) < 1
+    fill, waves, threads = (
+        format_thread_fill(share or 0.0)
+        for share in (occupancy.gpu_fill, occupancy.wave_efficiency, occupancy.thread_fill)
+    )
+    # The launch's threads are the same share of the GPU's if all CTAs run at once.
+    also = f"; threads {threads}" if threads != fill else ""
     tile(
         label,
-        _percent(occupancy.gpu_fill),
+        fill,
         f"{occupancy.sm_fill:.0%} of {occupancy.num_sms} SMs",
-        delta
-        or f"occupancy {occupancy.occupancy:.0%}, "
-        f"waves {format_thread_fill(occupancy.wave_efficiency)}, "
-        f"threads {format_thread_fill(occupancy.thread_fill)}",
+        delta or f"occupancy {occupancy.occupancy:.0%} × wave efficiency {waves}{also}",
         term=term,
         color="orange" if idle else "gray",
     )
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"

@@ -14,7 +14,7 @@ from engine.choose.advice import advice_limits, advise
 from engine.sessions.tables import advice_table
 
 _POLL_S = 1.0
-_ROW_PX = 58  # three lines of a reason
+_ROW_PX = 76  # four lines of a reason
 _HEAD_PX = 38
 _MAX_PX = 460
 

@@ -15,6 +15,7 @@ from app.sessions.goal import draw_status
 from app.shared import known_times, pinned, plot, tables
 from app.shared.selection import select
 from app.shared.widgets import empty, plain_markdown, show_errors, theme
+from engine.attention.evaluation import Evaluation
 from engine.base.errors import UnknownName
 from engine.correctness.output_error import ErrorMap
 from engine.devices import find_device
@@ -81,7 +82,7 @@ def _draw_baselines(snapshot: Snapshot) -> None:
 def _draw_evaluation(snapshot: Snapshot) -> None:
     index = _choose(snapshot)
     view = _view_of(snapshot, index)
-    _coordinates(view)
+    _coordinates(view, snapshot.opened()[index])
     with show_errors():
         metrics.draw(view)
         metrics.draw_notes(view.evaluation.notes if view.evaluation is not None else ())
@@ -265,10 +266,10 @@ def _device(name: str) -> DeviceSpec | None:
         return None
 
 
-def _coordinates(view: EvaluationView) -> None:
+def _coordinates(view: EvaluationView, evaluation: Evaluation) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.text(f"{view.variant}  {view.problem.label()}  on {view.device_name}")
-        pinned.button(lambda: view.evaluation, disabled=False)
+        pinned.button(lambda: evaluation, disabled=False)
         if st.button("Open in Tune", key="session_tune", icon=":material/tune:"):
-            select(view.variant, view.config, view.problem, view.device_name)
+            select(evaluation.variant, view.config, view.problem, view.device_name)
             st.switch_page("app_pages/tune.py")

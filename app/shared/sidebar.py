@@ -34,7 +34,7 @@ from engine.attention.config import (
     OWN,
     all_variants,
     default_config,
-    fitting_defaults,
+    fitting_config,
     usual_causal,
     usual_dtype,
 )
@@ -355,7 +355,7 @@ def _defaults(gpu: str | None, variant: Variant, problem: Problem | None) -> dic
     device = device_of(gpu)
     if problem is None:
         return default_config(variant, {}, device)
-    return fitting_defaults(variant, {}, problem, device)
+    return fitting_config(variant, {}, problem, device)
 
 
 def _offered(

@@ -15,7 +15,7 @@ from app.shared.terms import TERMS
 from app.shared.widgets import empty, plain_markdown, theme
 from engine.base.errors import InvalidProblem
 from engine.base.table import Table
-from engine.model.occupancy import launch_plan
+from engine.model.kernel import Kernel
 from engine.model.roofline import (
     LEVELS,
     LaunchWork,
@@ -42,10 +42,11 @@ def draw(view: EvaluationView) -> None:
         )
         return
     try:
-        plan = launch_plan(view.kernel, view.problem, view.config, view.device)
-        roofs = roofs_of(view.device, view.kernel, view.problem.dtype)
+        kernel = Kernel.of(view.kernel, view.device, view.config)
+        plan = kernel.plan(view.problem)
+        roofs = roofs_of(kernel.device, kernel.variant, view.problem.dtype)
         resident = view.problem.main_of(view.passes).occupancy.ctas_per_sm
-        work = launch_work(view.kernel, plan, view.device, resident)
+        work = launch_work(kernel, plan, resident)
     except InvalidProblem as error:
         empty("nothing yet", "No roofline", plain_markdown(str(error)))
         return

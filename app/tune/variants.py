@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import streamlit as st
 
 from app.evaluation import charts
@@ -19,6 +22,7 @@ from engine.pipeline.request import EvaluationRequest, preview
 from engine.search.ranking import SweepRow
 from engine.versions.figures import default_threshold
 from kernels.ladder import LADDER
+from kernels.variant import Variant
 
 _MAX_SWEEPS = 5  # the newest
 _POLL_S = 0.5
@@ -26,7 +30,8 @@ _POLL_S = 0.5
 _WIDTHS_PX = {
     "predicted": 145,  # "13.5 µs machine code"
     "known": 130,
-    "order": 80,
+    "variant": 85,  # "v11 (auto)"
+    "order": 100,  # "fastest so far"
     "smem": 80,  # "41.8 KiB"
     "limiter": 185,  # "registers and shared memory"
     "config": 420,  # "block_n=16 cluster_size=1 num_splits=4 num_warps=4 page_size=64 stages=3"
@@ -40,7 +45,7 @@ def draw(selection: Selection) -> None:
     rows = [row for row in _sweep_rows() if (row.problem, row.device) == _at(selection)]
     waiting: list[JobStatus] = []
     notes: set[str] = set()  # reasons why kernels could not be compiled here
-    lines = []
+    lines: list[variants_frame.Line] = []
     rungs = LADDER.of(problem)
     own = [selection.variant] if selection.variant.id not in {v.id for v in rungs} else []
     for variant in (*own, *rungs):
@@ -48,21 +53,13 @@ def draw(selection: Selection) -> None:
         config = dict(best.config) if best is not None else {}
         if variant.id == selection.variant.id and best is None:
             config = selection.config
-        request = EvaluationRequest(variant.id, problem, config, gpu=selection.gpu, execute=False)
-        try:
-            seen = preview(request, known_times.history())
-        except AttuneError as error:
-            lines.append(variants_frame.without_preview(variant, str(error)))
-            continue
-        if seen.needs_compile and not seen.unsupported:
-            job = compile_job(request)
-            waiting += [job] if job is not None and not job.is_over else []
-            compiled = evaluation_of(job) if job is not None else None
-            notes.update(compiled.notes if compiled is not None else ())
-        elif (job := simulation_of(seen, request)) is not None:
-            waiting.append(job)
-        lines.append(variants_frame.line(seen, best, known_times.at(problem, _at(selection)[1])))
-    frame = variants_frame.frame(lines)
+        lines.append(_line(selection, variant, config, best, waiting, notes))
+        choice = selection.choice
+        if choice is not None and choice.is_supported and choice.variant.id == variant.id:
+            of_auto = _line(selection, variant, choice.config, None, waiting, notes)
+            if of_auto.config != lines[-1].config:
+                lines.append(replace(of_auto, is_auto=True))
+    frame = variants_frame.frame(lines, is_complete=not waiting)
     timed = variants_frame.chart_frame(lines)
     where = plain_markdown(f"{problem.label()}, {_at(selection)[1]}")
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -87,8 +84,8 @@ def draw(selection: Selection) -> None:
             frame,
             rows=len(frame),
             columns={
-                "variant": st.column_config.TextColumn(pinned=True),
-                **{n: st.column_config.TextColumn(width=px) for n, px in _WIDTHS_PX.items()},
+                n: st.column_config.TextColumn(width=px, pinned=n == "variant")
+                for n, px in _WIDTHS_PX.items()
             },
             # The table measures widths once: those of the first, emptier rows would cut later
             # content.
@@ -104,13 +101,40 @@ def draw(selection: Selection) -> None:
         "variant's; left out for imported times, whose method of measurement is unknown. Brown: "
         "another kernel "
         "launched like a variant, under its own name. Order: compared with the fastest simulated "
-        f"variant; ✓: the order is reliable. {default_threshold()}"
+        f"variant; ✓: the order is reliable. {default_threshold()} (auto): the config that auto "
+        "takes, if it is another one."
     )
     rerun_as_jobs_end(
         waiting,
         _POLL_S,
         lambda count: busy(f"Compiling or simulating {count} kernels to predict them."),
     )
+
+
+def _line(
+    selection: Selection,
+    variant: Variant,
+    config: Mapping[str, int],
+    best: SweepRow | None,
+    waiting: list[JobStatus],
+    notes: set[str],
+) -> variants_frame.Line:
+    """Return what is known of one config; add the job that finds out more, and its notes."""
+    problem = selection.problem
+    assert problem is not None
+    request = EvaluationRequest(variant.id, problem, config, gpu=selection.gpu, execute=False)
+    try:
+        seen = preview(request, known_times.history())
+    except AttuneError as error:
+        return variants_frame.without_preview(variant, str(error))
+    if seen.needs_compile and not seen.unsupported:
+        job = compile_job(request)
+        waiting += [job] if job is not None and not job.is_over else []
+        compiled = evaluation_of(job) if job is not None else None
+        notes.update(compiled.notes if compiled is not None else ())
+    elif (job := simulation_of(seen, request)) is not None:
+        waiting.append(job)
+    return variants_frame.line(seen, best, known_times.at(problem, _at(selection)[1]))
 
 
 def _at(selection: Selection) -> tuple[object, str]:

@@ -38,6 +38,11 @@ class Line:
     known: KnownTime | None  # measured or recorded with the present file
     sdpa: KnownTime | None  # the fastest known time of SDPA for the problem and GPU
     references: tuple[Reference, ...] = ()  # other kernels with the same launch
+    is_auto: bool = False  # with the config that `auto` takes, besides the variant's own line
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant} (auto)" if self.is_auto else self.variant
 
     @property
     def latency(self) -> Latency | None:
@@ -74,22 +79,26 @@ def line(seen: Preview, swept: SweepRow | None, times: Sequence[KnownTime]) -> L
     )
 
 
-def frame(lines: Iterable[Line]) -> pd.DataFrame:
-    """Return one row per variant that can run; empty columns are left out."""
+def frame(lines: Iterable[Line], *, is_complete: bool = True) -> pd.DataFrame:
+    """Return one row per line that can run; empty columns are left out.
+
+    Args:
+        is_complete: False while some are not simulated yet, so that another may be the fastest.
+    """
     possible = [each for each in lines if not each.reason]
     table = Table.of("Variants", map(_record, possible)).frame(dashes=False)
     if possible:
-        table.insert(2, "order", _orders(possible))
+        table.insert(2, "order", _orders(possible, "fastest" if is_complete else "fastest so far"))
     optional = [n for n in ("order", "known", "against SDPA", "correctness") if n in table]
     empty = [name for name in optional if not table[name].any()]
     return table.drop(columns=empty)
 
 
-def _orders(lines: Sequence[Line]) -> list[str]:
+def _orders(lines: Sequence[Line], best: str) -> list[str]:
     """Return for each variant whether its order relative to the fastest simulated variant is
     reliable."""
     simulated = {
-        each.variant: x.median_us
+        each.name: x.median_us
         for each in lines
         if each.seen is not None and (x := each.seen.predicted) is not None and x.is_simulated
     }
@@ -98,10 +107,10 @@ def _orders(lines: Sequence[Line]) -> list[str]:
     fastest = min(simulated, key=simulated.__getitem__)
     return [
         ""
-        if each.variant not in simulated
-        else "fastest"
-        if each.variant == fastest
-        else order_of(simulated[each.variant], simulated[fastest])
+        if each.name not in simulated
+        else best
+        if each.name == fastest
+        else order_of(simulated[each.name], simulated[fastest])
         for each in lines
     ]
 
@@ -109,7 +118,7 @@ def _orders(lines: Sequence[Line]) -> list[str]:
 def chart_frame(lines: Sequence[Line]) -> pd.DataFrame:
     """Return the times for `app.evaluation.charts.latencies`, the fastest first."""
     rows = [
-        (each.variant, each.latency, color_of(each.variant))
+        (each.name, each.latency, color_of(each.variant))
         for each in lines
         if each.latency is not None
     ]
@@ -144,7 +153,7 @@ def _record(each: Line) -> dict[str, object]:
         main = each.seen.plan.problem.main_of(each.seen.passes)
     r, o = (main.resources, main.occupancy) if main is not None else (None, None)
     return {
-        "variant": each.variant,
+        "variant": each.name,
         "predicted": _predicted(each.seen),
         "known": f"{format_us(each.known.latency.median_us)} {each.known.latency.origin}"
         if each.known is not None

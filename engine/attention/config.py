@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from engine.attention.evaluation import Origin
+from engine.attention.plan import capability_reason, takes
 from engine.attention.problem import SHORT_DTYPES, Problem
 from engine.base import files
 from engine.base.errors import (
@@ -401,7 +403,11 @@ def _key(entry: TunedConfig) -> _Key:
     return (entry.gpu, entry.variant, entry.problem_class)
 
 
-ConfigOrigin: TypeAlias = Literal["given", "auto", "tuned", "default"]
+# "fitting": nobody gave the value, and the default does not fit the problem or the GPU.
+ConfigOrigin: TypeAlias = Literal["given", "auto", "tuned", "default", "fitting"]
+
+# Origins of values that nobody gave, the most telling first.
+_RESTS: tuple[ConfigOrigin, ...] = ("auto", "tuned", "fitting", "default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,15 +425,29 @@ class ResolvedConfig:
         if not self.origins:
             return "no tunables"
         origins = set(self.origins.values())
-        rest: str = next(o for o in ("auto", "tuned", "default", "given") if o in origins)
+        rest: str = next(o for o in (*_RESTS, "given") if o in origins)
         if self.tuned is not None:
             rest = f"tuned for {self.tuned.describe()}"
+        elif rest == "fitting":
+            rest = f"default except {self._fitting()}, because the default does not fit"
         if "given" not in origins:
             return rest
         if len(origins) == 1:
             return "given"
         given = ", ".join(name for name, origin in self.origins.items() if origin == "given")
         return f"{given} given, the rest {rest}"
+
+    def _fitting(self) -> str:
+        changed = [name for name, origin in self.origins.items() if origin == "fitting"]
+        return ", ".join(f"{name}={self.values[name]}" for name in changed)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return sentences on values that differ from what the user may expect."""
+        if not (fitting := self._fitting()):
+            return (self.error,) if self.error else ()
+        note = f"The default config does not fit here, so it is changed to {fitting}."
+        return (note, self.error) if self.error else (note,)
 
 
 def invalid_values_error(why: str) -> InvalidProblem:
@@ -450,28 +470,45 @@ def default_config(
     return {**variant.default_config(device.num_sms if device is not None else None), **given}
 
 
-def fitting_defaults(
+def fitting_config(
     variant: Variant, given: Mapping[str, int], problem: Problem, device: DeviceSpec | None
 ) -> dict[str, int]:
-    """Return the defaults, overridden by the given values.
+    """Return the config that is used where nobody gave a value.
 
-    If they do not support the problem's head_dim (D = 256), return the valid config that differs in
-    the fewest values.
+    It is the GPU's default, overridden by the given values, if `engine.attention.plan.takes` it;
+    else the config that is taken and differs in the fewest values that were not given, and in those
+    the least; else the default, and evaluating it reports why it is not taken.
     """
     values = default_config(variant, given, device)
-    narrow = replace(problem, head_dim=variant.head_dims[0], head_dim_v=None)
-    if variant.unsupported(problem, values) is None or variant.unsupported(narrow, values):
+    if (
+        takes(variant, problem, values, device)
+        # No other config would be taken:
+        or variant.unsupported_problem(problem) is not None
+        or variant.invalid_values(given) is not None
+        or (device is not None and capability_reason(variant, problem.dtype, device) is not None)
+    ):
         return values
-    free = [t for t in variant.tunables if t.name not in given]
-    choices = itertools.product(*(t.values for t in free))
-    configs = [values | dict(zip((t.name for t in free), c, strict=True)) for c in choices]
-    fitting = [c for c in configs if variant.unsupported(problem, c) is None]
-    return min(fitting, key=lambda c: _distance(c, values), default=values)
+    num_sms = device.num_sms if device is not None else None
+    others = {  # of two equal changes, that of the later tunable is made
+        t.name: [v for v in t.values_on(num_sms) if v != values[t.name]]
+        for t in reversed(variant.tunables)
+        if t.name not in given
+    }
+    for number in range(1, len(others) + 1):
+        changes = (
+            dict(zip(names, chosen, strict=True))
+            for names in itertools.combinations(others, number)
+            for chosen in itertools.product(*(others[name] for name in names))
+        )
+        fitting = [c for c in changes if takes(variant, problem, values | c, device)]
+        if fitting:
+            return values | min(fitting, key=lambda change: _octaves(values, change))
+    return values
 
 
-def _distance(config: Mapping[str, int], values: Mapping[str, int]) -> tuple[int, float]:
-    changed = [abs(n - values[name]) for name, n in config.items() if n != values[name]]
-    return len(changed), sum(changed)
+def _octaves(values: Mapping[str, int], change: Mapping[str, int]) -> float:
+    """Return by how many powers of two a change moves values."""
+    return sum(abs(math.log2(max(n, 0.5) / max(values[name], 0.5))) for name, n in change.items())
 
 
 def resolve_config(
@@ -480,29 +517,30 @@ def resolve_config(
     """Return the config of an evaluation.
 
     A complete config is never changed. Missing values come from the tuned config for this GPU,
-    variant and class of problems, unless they are invalid with the given ones. Unknown names are
-    kept, for `Variant.unsupported` to report.
+    variant and class of problems, if it fits with the given ones; else from `fitting_config`.
+    Unknown names are kept, for `Variant.unsupported` to report.
 
     Args:
         device: None: not known, so tuned configs are not used.
     """
-    values = fitting_defaults(variant, given, problem, device)
-    origins: dict[str, ConfigOrigin] = {n: "given" if n in given else "default" for n in values}
-    if device is None or all(name in given for name in values):
-        return ResolvedConfig(values, origins)
-    try:
-        tuned = find_tuned(device.name, variant, problem)
-    except StoreError as error:
-        return ResolvedConfig(values, origins, error=f"Defaults are used: {error}")
-    if tuned is None:
-        return ResolvedConfig(values, origins)
-    both = {**values, **tuned.config, **given}
-    if variant.unsupported(problem, both) is not None:
-        return ResolvedConfig(values, origins)
-    for name in tuned.config:
-        if name not in given:
-            origins[name] = "tuned"
-    return ResolvedConfig(both, origins, tuned)
+    defaults = default_config(variant, given, device)
+    origins: dict[str, ConfigOrigin] = {n: "given" if n in given else "default" for n in defaults}
+    if all(name in given for name in defaults):
+        return ResolvedConfig(defaults, origins)
+    error = ""
+    if device is not None:
+        try:
+            tuned = find_tuned(device.name, variant, problem)
+        except StoreError as unreadable:
+            tuned, error = None, f"Defaults are used: {unreadable}"
+        if tuned is not None:
+            both = {**defaults, **tuned.config, **given}
+            if takes(variant, problem, both, device):
+                origins |= {name: "tuned" for name in tuned.config if name not in given}
+                return ResolvedConfig(both, origins, tuned)
+    values = fitting_config(variant, given, problem, device)
+    origins |= {name: "fitting" for name in values if values[name] != defaults[name]}
+    return ResolvedConfig(values, origins, error=error)
 
 
 class Chosen(Protocol):

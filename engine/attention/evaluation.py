@@ -228,12 +228,8 @@ class Occupancy(Stored, Tabular):
 
     def limited_by(self) -> str:
         """Return the limiting resources as text: `registers and shared memory`."""
-        names = {"ctas": "CTA slots"}
-        return (
-            " and ".join(names.get(n, n) for n in self.limiters)
-            if self.ctas_per_sm
-            else str(self.limiter)
-        )
+        limiters = self.limiters if self.ctas_per_sm else (self.limiter,)
+        return " and ".join("CTA slots" if name == "ctas" else name for name in limiters)
 
     @property
     def useful_ctas(self) -> int:
@@ -259,7 +255,7 @@ class Occupancy(Stored, Tabular):
         """Return the figures in reading order, by name."""
         limits = ", ".join(f"{name} {count}" for name, count in self.limits.items())
         return [
-            ("GPU filled", _shown(self.gpu_fill)),
+            ("GPU fill", _shown(self.gpu_fill, format_thread_fill)),
             ("CTAs", self.ctas),
             *([("CTAs with keys to visit", self.useful_ctas)] if self.idle_ctas else []),
             ("CTAs per SM", self.ctas_per_sm),
@@ -440,9 +436,7 @@ class Evaluation(Stored, Tabular):
     latency: Latency | None = None
     other_latencies: Annotated[tuple[Latency, ...], MaxLen(16)] = ()  # cold device, end to end
     baselines: Annotated[tuple[BaselineTiming, ...], MaxLen(16)] = ()
-    notes: Annotated[
-        tuple[Sentence, ...], MaxLen(64)
-    ] = ()  # sentences on what is not known, and why
+    notes: Annotated[tuple[Sentence, ...], MaxLen(64)] = ()  # on what is not known, and why
     log: Log = ""
     source_sha256: Sha256OrEmpty = ""
     flags: Annotated[tuple[Line, ...], MaxLen(128)] = ()

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from engine.attention.evaluation import Resources
 from engine.attention.paged_kv import Pages
 from engine.attention.problem import Problem
-from engine.base.errors import InvalidProblem
+from engine.base.errors import InvalidProblem, UnknownName
 from engine.base.launch_arguments import (
     WARPGROUP,
     Argument,
@@ -28,6 +28,7 @@ from engine.base.launch_arguments import (
     TensorMapArg,
     encode_argument,
 )
+from engine.devices.spec import DeviceSpec, limits_for
 from kernels.variant import (
     BLOCK_TABLE,
     CU_SEQLENS_Q,
@@ -40,6 +41,7 @@ from kernels.variant import (
     SEQLENS,
     Config,
     CppStandard,
+    Dtype,
     Layout,
     Lse,
     NullPointer,
@@ -62,6 +64,10 @@ MAX_THREADS = 1024  # per CTA: CUDA programming guide, technical specifications
 MAX_SMEM_BYTES = 2**31 - 1  # an int argument of a launch
 MAX_CLUSTER = 8  # portable cluster size, the same on every GPU with clusters
 MAX_CTA_REGISTERS = 65536
+FIRST_WITH_CLUSTERS = (9, 0)  # compute capability
+BF16_CAPABILITY = (8, 0)  # the first with BF16 tensor cores
+# Format in which tensor cores multiply Q, K and V of a dtype. They have no FP32.
+TENSOR_FORMATS: Mapping[Dtype, str] = {"float16": "FP16", "bfloat16": "BF16", "float32": "TF32"}
 
 
 # Little-endian.
@@ -392,6 +398,76 @@ def _tensor_map(
             f"{why}: see tensor_maps in {variant.source.name}."
         )
     return argument
+
+
+# Whether a GPU takes a launch, before anything is compiled.
+
+
+def capability_reason(variant: Variant, dtype: Dtype, device: DeviceSpec) -> str | None:
+    """Return a sentence why the device's compute capability cannot run the variant, or None."""
+    needed, has = variant.min_compute_capability, device.compute_capability
+    if has < needed:
+        return (
+            f"{variant.id} needs compute capability {needed[0]}.{needed[1]} and "
+            f"{device.name} has {has[0]}.{has[1]}: choose another variant or GPU."
+        )
+    if variant.arch_specific and has != needed:
+        return (
+            f"{variant.id} uses instructions that exist on compute capability "
+            f"{needed[0]}.{needed[1]} alone, and {device.name} has {has[0]}.{has[1]}: "
+            "choose another variant or GPU."
+        )
+    if dtype != "float16" and variant.work.math_unit == "tensor" and has < BF16_CAPABILITY:
+        return (
+            f"{variant.id} multiplies on tensor cores, and those of {device.name} "
+            f"({device.arch}) have no {TENSOR_FORMATS[dtype]}: choose FP16, or a variant without "
+            "tensor cores."
+        )
+    return None
+
+
+def no_clusters(compute_capability: tuple[int, int]) -> InvalidProblem:
+    """Return the error for a GPU without clusters."""
+    major, minor = compute_capability
+    return InvalidProblem(
+        f"Clusters of CTAs need compute capability 9.0 or newer, and this GPU has {major}.{minor}: "
+        "launch each CTA on its own.",
+        code="clusters_unsupported",
+    )
+
+
+def most_smem_bytes(device: DeviceSpec) -> int:
+    """Return the maximum shared memory of a CTA. Raises UnknownName for an unknown compute
+    capability."""
+    return limits_for(device.compute_capability).smem_per_cta_optin_bytes
+
+
+def dynamic_smem_bytes(variant: Variant, problem: Problem, config: Config) -> int:
+    """Return the largest dynamic shared memory of a pass."""
+    return max(p.dynamic_smem_bytes(problem, config) for p in variant.passes)
+
+
+def takes(variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None) -> bool:
+    """True if a launch meets the variant's constraints and the GPU's limits: compute capability,
+    clusters, dynamic shared memory.
+
+    Args:
+        device: None leaves the GPU's limits unchecked.
+    """
+    if variant.unsupported(problem, config) is not None:
+        return False
+    if device is None:
+        return True
+    if capability_reason(variant, problem.dtype, device) is not None:
+        return False
+    if device.compute_capability < FIRST_WITH_CLUSTERS and any(
+        p.cluster is not None and prod(p.cluster(problem, config)) > 1 for p in variant.passes
+    ):
+        return False
+    try:
+        return dynamic_smem_bytes(variant, problem, config) <= most_smem_bytes(device)
+    except UnknownName:  # nothing is known of this compute capability
+        return False
 
 
 CompileArguments: TypeAlias = tuple[

@@ -97,10 +97,11 @@ def _occupancy_of_variant(args: OccupancyOptions, name: str) -> int:
     for flag in ("threads", "registers", "smem", "ctas", "cluster"):
         if getattr(args, flag) is not None:
             raise InvalidProblem(f"{name} is compiled, which determines --{flag}: leave it out.")
+    problem = problem_from(args)
     request = EvaluationRequest(
         name,
-        problem_from(args),
-        config_from(args, name),
+        problem,
+        config_from(args, name, problem),
         gpu=args.gpu,
         execute=False,
     )
@@ -163,8 +164,9 @@ def run_roofline(args: RooflineOptions) -> int:
 
 
 def _roofline_of_variant(args: RooflineOptions, name: str) -> int:
+    problem = problem_from(args)
     request = EvaluationRequest(
-        name, problem_from(args), config_from(args, name), args.gpu, execute=False
+        name, problem, config_from(args, name, problem), args.gpu, execute=False
     )
     history = open_history()
     resolved = resolved_with_note(request, history)
@@ -177,7 +179,7 @@ def _roofline_of_variant(args: RooflineOptions, name: str) -> int:
     variant, device = kernel.variant, kernel.device
     plan = kernel.plan(request.problem)
     roofs = roofs_of(device, variant, request.problem.dtype)
-    work = launch_work(variant, plan, device, evaluation.main_pass.occupancy.ctas_per_sm)
+    work = launch_work(kernel, plan, evaluation.main_pass.occupancy.ctas_per_sm)
     known = history.known_time(kernel, request.problem)
     times = [x for x in (known.latency if known else None, evaluation.latency) if x is not None]
     points = roofline_points(roofs, work, [(x.median_us, x.origin) for x in times])

@@ -13,8 +13,8 @@ from pathlib import Path
 from engine.attention.config import find_variant
 from engine.attention.coverage import format_ranges
 from engine.attention.evaluation import Evaluation
-from engine.attention.plan import make_plan
-from engine.attention.problem import SHORT_DTYPES, Problem, feature_options, features_of
+from engine.attention.plan import LaunchPlan
+from engine.attention.problem import SHORT_DTYPES, feature_options, features_of
 from engine.attention.tensors import NORMAL
 from engine.base.errors import FAULTS, InvalidProblem, Status
 from engine.base.schema import encode
@@ -33,7 +33,6 @@ from engine.cli.options import (
 from engine.cli.output import print_figures, print_json, print_table
 from engine.history import History
 from engine.history.known_time import name_of
-from engine.model.occupancy import launch_plan
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.pipeline.simulated_launches import device_of_plan
@@ -45,7 +44,6 @@ from engine.sessions.lookup import read_file
 from engine.sessions.session import save_outcome
 from engine.sessions.store import default_store
 from engine.sessions.tables import known_times_table
-from kernels.variant import Variant
 
 
 @dataclass(frozen=True)
@@ -69,10 +67,11 @@ def run(args: EvaluateOptions) -> int:
             "--coverage needs --check: only the check build counts lines.",
             code="coverage_without_check",
         )
+    problem = problem_from(args)
     request = EvaluationRequest(
         **fields_from(args, EvaluationRequest, "config", "clock"),
-        problem=problem_from(args),
-        config=config_from(args, args.variant),
+        problem=problem,
+        config=config_from(args, args.variant, problem),
         timeout_s=args.timeout,
         input_kind=args.inputs or NORMAL,
     )
@@ -114,12 +113,11 @@ def _at_clock(request: EvaluationRequest, word: str | None, history: History) ->
     if word is None:
         return request
     resolved = resolve(request, history)
-    if resolved.device is None:
+    if (kernel := resolved.kernel) is None:
         raise InvalidProblem(
             f"--clock needs a GPU, whose times are predicted: {resolved.device_reason}"
         )
-    plan = launch_plan(resolved.variant, request.problem, resolved.config, resolved.device)
-    device = device_of_plan(resolved.device, word, resolved.variant, plan)
+    device = device_of_plan(kernel, word, kernel.plan(request.problem))
     return replace(request, clock_mhz=device.boost_clock_mhz, clock=device.clock)
 
 
@@ -179,14 +177,13 @@ class ProfileOptions(ProblemOptions, ConfigOptions, DefaultsOption):
 def run_profile(args: ProfileOptions) -> int:
     problem = problem_from(args)
     request = EvaluationRequest(
-        args.variant, problem, config_from(args, args.variant), gpu=args.gpu
+        args.variant, problem, config_from(args, args.variant, problem), gpu=args.gpu
     )
     history = open_history()
     resolved = resolved_with_note(request, history)
     variant = resolved.variant
     if args.csv is None:
-        make_plan(variant, problem, resolved.config)  # reports an unsupported problem at once
-        print(ncu_command(variant, problem, resolved.config))
+        print(ncu_command(resolved.plan(problem)))
         return 0
 
     path = Path(args.csv)
@@ -205,9 +202,9 @@ def run_profile(args: ProfileOptions) -> int:
     return 0
 
 
-def ncu_command(variant: Variant, problem: Problem, config: dict[str, int]) -> str:
+def ncu_command(plan: LaunchPlan) -> str:
     """Return the command, which profiles one launch of each pass and writes a CSV file."""
-    entries = "|".join(launch.entry for launch in variant.passes)
+    problem = plan.problem
     given = {
         "--batch": problem.batch,
         "--heads": problem.num_heads,
@@ -217,14 +214,15 @@ def ncu_command(variant: Variant, problem: Problem, config: dict[str, int]) -> s
         "--head-dim": problem.head_dim,
         "--dtype": SHORT_DTYPES[problem.dtype],
     }
-    evaluate = ["python", "-m", "engine", "evaluate", variant.id]
+    evaluate = ["python", "-m", "engine", "evaluate", plan.variant]
     evaluate += [f"{name}={value}" for name, value in given.items() if value is not None]
     evaluate += ["--causal"] if problem.causal else []
     evaluate += feature_options(problem)
-    for name, value in config.items():
+    for name, value in plan.config.items():
         evaluate += ["--config", f"{name}={value}"]
     ncu = ["ncu", "--csv", "--page", "raw", "--print-units", "base"]
     ncu += ["--metrics", ",".join(METRICS)]
-    ncu += ["--kernel-name", f"regex:^({entries})$", "--launch-count", str(len(variant.passes))]
-    ncu += ["--log-file", f"{variant.id}.csv"]
+    ncu += ["--kernel-name", f"regex:^({'|'.join(plan.entries)})$"]
+    ncu += ["--launch-count", str(len(plan.passes))]
+    ncu += ["--log-file", f"{plan.variant}.csv"]
     return shlex.join([*ncu, *evaluate, "--backend", "cuda"])

@@ -253,8 +253,12 @@ def given_config(args: ConfigOptions) -> dict[str, int]:
     return parse_config(args.config, "--config takes NAME=VALUE, for instance num_splits=4")
 
 
-def config_from(args: ConfigOptions, name: str) -> dict[str, int]:
-    """Return the tunables given by `--config`; with `--defaults-only` all of them.
+def config_from(args: ConfigOptions, name: str, problem: Problem | None) -> dict[str, int]:
+    """Return the tunables given by `--config`; with `--defaults-only` all of them, without tuned
+    configs.
+
+    Args:
+        problem: that defaults must fit, if it is one.
 
     Raises:
         InvalidProblem: an item that is not name=whole number, or a value that the variant does not
@@ -264,14 +268,22 @@ def config_from(args: ConfigOptions, name: str) -> dict[str, int]:
     config = given_config(args)
     if name == AUTO:
         return config
-    from engine.attention.config import check_given, default_config, find_variant
+    from engine.attention.config import (
+        check_given,
+        default_config,
+        find_variant,
+        fitting_config,
+    )
     from engine.pipeline.request import target_device
 
     variant = find_variant(name)
     check_given(variant, config)
     if not getattr(args, "defaults_only", False):
         return config
-    return default_config(variant, config, target_device(getattr(args, "gpu", None)))
+    device = target_device(getattr(args, "gpu", None))
+    if problem is None:
+        return default_config(variant, config, device)
+    return fitting_config(variant, config, problem, device)
 
 
 def first_given(args: object, names: Sequence[str]) -> str | None:

@@ -15,7 +15,12 @@ from engine.base.units import format_us, format_usd
 from engine.choose.batch.batch_table import DEFAULT_TARGETS
 from engine.choose.batch.cost import Saving, TrafficUnit, WaitPlan
 from engine.choose.batch.mix import MixLine, parse_mix, read_mix, recommend_mix
-from engine.choose.batch.recommend import BatchRequest, BatchResult, recommend_batch
+from engine.choose.batch.recommend import (
+    BatchRequest,
+    BatchResult,
+    problem_now,
+    recommend_batch,
+)
 from engine.cli.options import (
     ConfigOptions,
     DefaultsOption,
@@ -25,6 +30,7 @@ from engine.cli.options import (
     dtype_from,
     fields_from,
     first_given,
+    given_config,
     number,
     scores_from,
 )
@@ -137,13 +143,15 @@ def run(args: RecommendBatchOptions) -> int:
         causal=args.causal or usual_causal([args.variant]),
         dtype=dtype_from(args.dtype, [args.variant]),
         features=scores_from(args) | ({"direction": "backward"} if args.backward else {}),
-        config=config_from(args, args.variant),
+        config=given_config(args),
         targets=tuple(args.target) if args.target else DEFAULT_TARGETS,
         predict=tuple(args.predict),
         prices={find_device(gpu or args.gpu).name: dollars for gpu, dollars in args.price},
         traffic_per_day=next(iter(named.values()), None),
         traffic_unit=next(iter(named), "queries"),
     )
+    config = config_from(args, args.variant, problem_now(request))
+    request = replace(request, config=config)
     history = open_history()
     result = recommend_batch(request, history)
     invariance = _invariance(request, result, history) if args.invariance else None
@@ -183,7 +191,7 @@ def _run_mix(args: RecommendBatchOptions) -> int:
         device,
         open_history(),
         variant=args.variant,
-        given=config_from(args, args.variant),
+        given=config_from(args, args.variant, None),
         target=min(args.target) if args.target else 0.9,
         max_batch=args.max_batch,
         price_usd_per_hour=prices.get(device.name),

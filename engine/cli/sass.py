@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.attention.config import (
-    default_config,
     find_variant,
+    fitting_config,
     has_description,
     resolve_config,
     variant_from,
@@ -294,7 +294,7 @@ def _of_variant(
     given = given_config(args)
     problem = problem_from(args, variant)
     if args.defaults_only:
-        config = default_config(variant, given, device)
+        config = fitting_config(variant, given, problem, device)
     else:
         config = resolve_config(variant, given, problem, device).values
     plan = launch_plan(variant, problem, config, device)
@@ -304,12 +304,12 @@ def _of_variant(
     arch = analyses[0].program.arch
     _check_runs_on(arch, device)
     with live_registers_in_background(analyses):
-        at = device_of_plan(device, args.clock, variant, plan, analyses)
-        predicted = None
+        kernel = Kernel.of(variant, device, plan.config)
+        at = device_of_plan(kernel, args.clock, plan, analyses)
+        kernel, predicted = replace(kernel, device=at), None
         if arch == device.arch:  # otherwise the time is not of this code
-            kernel = Kernel.of(variant, at, plan.config)
             predicted = open_history().estimate(kernel, plan.problem)
-        timed = time_passes(variant, plan, analyses, at, predicted)
+        timed = time_passes(kernel, plan, analyses, predicted)
     latency = predicted.latency if predicted is not None else None
     # Known times are at a clock that is not known here.
     note = clock_note(at, analyses, timed) if latency is None or latency.is_simulated else ""

@@ -13,6 +13,7 @@ import numpy as np
 
 from engine.attention.problem import Problem
 from engine.correctness.reference import BoolArray, Coverage, IntArray
+from engine.cuda_source.host_code import without_comments
 
 _PLACE = re.compile(r"(?<![\w/])([\w.-]+\.cuh?)[:(](\d{1,7})")
 
@@ -282,7 +283,6 @@ _SPECIFIC_LINES: Sequence[tuple[FindingCode, str, Sequence[str]]] = (
     (FindingCode.ONLINE_RESCALE, "combined with wrong weights", (r"\*=\s*correction", *_RESCALE)),
     (FindingCode.MMA_FRAGMENT, " of V not transposed", (r"ldmatrix\w*\s*\(.*\bv_",)),
 )
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 
 
 def place_of(pattern: str, source: Path | None, sentence: str = "") -> str:
@@ -301,7 +301,7 @@ def place_of(pattern: str, source: Path | None, sentence: str = "") -> str:
         text = source.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
-    code = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text).splitlines()
+    code = without_comments(text).splitlines()
     # Functions and constants precede the kernel, which is searched first.
     begin = next((i for i, line in enumerate(code) if "__global__" in line), 0)
     found = (

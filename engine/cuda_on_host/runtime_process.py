@@ -93,7 +93,6 @@ class Runtime:
         ]  # fmt: skip
         self.open = library.coh_open
         self.open.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t]
-        self.close_sparse = library.coh_close_sparse
         self.free_all = library.coh_free_all
         self.start_run = library.coh_start_run
         self.start_run.argtypes = [ctypes.c_int]

@@ -28,6 +28,7 @@ COMMENT_OR_LITERAL = (
     r'|R"(?P<end>[^()\s\\]{0,16})\(.*?(?:\)(?P=end)"|\Z)'
     r'|"(?:\\.|[^"\\\n])*"?|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\'?'  # no 1'000
 )
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 NOT_CODE = re.compile(
     COMMENT_OR_LITERAL + r"|^[ \t]*#(?:\\\n|[^\n])*",  # preprocessor lines
     re.DOTALL | re.MULTILINE,
@@ -87,6 +88,11 @@ def without_host_code(text: str) -> str:
     except _Unbalanced:
         return text
     return "".join([*pieces, text[done:]])
+
+
+def without_comments(text: str) -> str:
+    """Return the text with its comments replaced by blanks, so that positions stay the same."""
+    return _COMMENT.sub(_blank, text)
 
 
 def host_lines(text: str) -> set[int]:

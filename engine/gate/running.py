@@ -9,10 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from engine.attention.config import default_config
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, CompileError, ToolMissing
-from engine.devices import find_device
 from engine.versions.figures import variant_of
 
 if TYPE_CHECKING:
@@ -41,6 +39,7 @@ def check_output(
     """
     from engine.base.errors import Status
     from engine.history import History
+    from engine.model.kernel import Kernel
     from engine.pipeline.evaluate import Evaluator
     from engine.pipeline.request import EvaluationRequest
 
@@ -59,7 +58,7 @@ def check_output(
         request = EvaluationRequest(
             variant=variant.id,
             problem=problem,
-            config=default_config(variant, config),
+            config=Kernel.of(variant, gpu, config).config,
             gpu=gpu,
             backend="cpu" if native and not variant.cubins else "machine-code",
             check=True,
@@ -141,22 +140,21 @@ def _measured(
     from engine.measure.device_lock import measuring
     from engine.measure.sampler import SamplerSettings
     from engine.measure.side_by_side import TimingGroup
-    from engine.model.occupancy import launch_plan
+    from engine.model.kernel import Kernel
     from engine.pipeline.request import EvaluationRequest
 
     settings = SamplerSettings(kinds=("device_warm",))
-    inputs, device = inputs_of(problem), find_device(gpu)
+    inputs = inputs_of(problem)
     timers = {}
     for side, path in (("before", before), ("after", after)):
-        variant = variant_of(path)
-        given = default_config(variant, config)
+        kernel = Kernel.of(variant_of(path), gpu, config)
         request = EvaluationRequest(
-            variant.id, problem, given, gpu=gpu, backend="cuda", effort="none"
+            kernel.variant.id, problem, kernel.config, gpu=gpu, backend="cuda", effort="none"
         )
         done = evaluator.evaluate(request, source=path, simulates=False, keeps=False).evaluation
         if done.status is not Status.PASSED or done.correctness is None:
             return f"On the GPU the kernel {side} the change is {done.status}: {done.reason}"
-        plan = launch_plan(variant, problem, given, device)
+        plan = kernel.plan(problem)
         backend = cast("CudaBackend", evaluator.backend("cuda"))
         timers[side] = partial(backend.timer, plan, inputs, done.correctness)
     purpose = f"gate, {problem.label()}"

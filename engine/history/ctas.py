@@ -99,7 +99,7 @@ class SimulatedCtas:
             cycles,
             launches,
             np.flatnonzero(several & (slices > 0)),
-            lambda i: _alike(
+            lambda i: _cached_grid_cycles(
                 self.times, tuple(self._slice(config, launches, i)), num_sms, int(slices[i])
             ),
         )
@@ -217,10 +217,7 @@ class SimulatedCtas:
         return visited[visited > 0].astype(np.float64)
 
 
-@lru_cache(maxsize=4096)  # of the batches that a slider draws again
-def _alike(times: CtaTimes, lengths: tuple[float, ...], num_sms: int, repeats: int) -> float:
-    """Return `grid_cycles`."""
-    return grid_cycles(times, lengths, num_sms, repeats)
+_cached_grid_cycles = lru_cache(maxsize=4096)(grid_cycles)  # a slider draws batches again
 
 
 def _heads(config: Config, launches: Launches, i: int) -> tuple[int, int]:
@@ -325,7 +322,7 @@ def find(name: str, shipped: bool = False) -> KernelCtas | None:
     return _read_fields(shipped_figures().ctas.get(name)) if shipped else None
 
 
-def keep(name: str, ctas: KernelCtas) -> None:
+def store(name: str, ctas: KernelCtas) -> None:
     """Write a result for `find`."""
     write_entry(path_of(name), json.dumps(asdict(ctas)).encode())
 
@@ -402,10 +399,9 @@ def regime_of(plan: LaunchPlan, device: DeviceSpec) -> Regime:
 
 
 def known_ctas(
-    variant: Variant,
+    kernel: Kernel,
     plan: LaunchPlan,
     compiled: CompileReport,
-    device: DeviceSpec,
     resident: int,
     shipped: bool = False,
 ) -> KernelCtas | None:
@@ -414,8 +410,8 @@ def known_ctas(
     Args:
         shipped: as `find`'s.
     """
-    regime = regime_of(plan, device)
-    return find(name_of(variant, plan, compiled, device, resident, regime), shipped)
+    regime = regime_of(plan, kernel.device)
+    return find(name_of(kernel.variant, plan, compiled, kernel.device, resident, regime), shipped)
 
 
 # CTA times of launches.
@@ -437,11 +433,11 @@ def known_launch_curve(
         resident: CTAs of the main pass per SM.
         shipped: as `find`'s.
     """
-    ctas = known_ctas(kernel.variant, plan, compiled, kernel.device, resident, shipped)
+    ctas = known_ctas(kernel, plan, compiled, resident, shipped)
     if ctas is None:
         return None
-    moved = traffic_by_order(kernel.variant, plan, kernel.device, resident)
-    launches = collect(kernel.variant, plan.config, [plan.problem])
+    moved = traffic_by_order(kernel, plan, resident)
+    launches = collect(kernel, [plan.problem])
     traffic = _in_unknown_order(launches, kernel.device)
     if moved is not None:
         traffic = CurveTraffic(np.array([moved.dram_bytes]), np.array([moved.miss_share]))
@@ -506,7 +502,7 @@ def _traffic(kernel: Kernel, problem: Problem, launches: Launches, held: int) ->
     at = []
     for batch in launches.batch[looked_at].tolist():
         plan = make_plan(variant, replace(problem, batch=int(batch)), config)
-        if (traffic := traffic_by_order(variant, plan, device, held)) is None:
+        if (traffic := traffic_by_order(kernel, plan, held)) is None:
             return _in_unknown_order(launches, device)
         at.append((traffic.dram_bytes, traffic.miss_share))
     batches, known = launches.batch[looked_at], np.array(at).T

@@ -103,10 +103,14 @@ def with_source(name: str, source: str) -> str:
 def other_source(evaluation: Evaluation) -> str:
     """Return the first digits of the evaluated source's SHA-256 if it is not the variant's present
     one; empty if it is, or was not recorded, or did not run as the variant."""
+    return _other_than(_present_sha256(evaluation.variant), evaluation)
+
+
+def _other_than(present: str, evaluation: Evaluation) -> str:
     sha256 = evaluation.source_sha256
-    if evaluation.status is Status.SKIPPED or not sha256:
+    if evaluation.status is Status.SKIPPED or sha256 == present:
         return ""
-    return "" if sha256 == _present_sha256(evaluation.variant) else sha256[:_SOURCE_DIGITS]
+    return sha256[:_SOURCE_DIGITS]
 
 
 def predicted_name(variant: str, sha256: str) -> str:
@@ -151,7 +155,12 @@ def as_launched(evaluations: Iterable[Evaluation], session: str) -> list[Evaluat
 
 def with_sources(launched: Iterable[Evaluation]) -> list[Evaluation]:
     """The evaluations of `as_launched` with `kernel_name` for their variant, to be shown."""
-    return [_named(e, with_source(e.variant, other_source(e))) for e in launched]
+    launched = list(launched)
+    present = {name: _present_sha256(name) for name in {e.variant for e in launched}}
+    others = (_other_than(present[e.variant], e) for e in launched)
+    return [
+        _named(e, with_source(e.variant, other)) for e, other in zip(launched, others, strict=True)
+    ]
 
 
 def on_timed_devices(evaluations: Iterable[Evaluation]) -> list[Evaluation]:

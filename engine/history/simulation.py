@@ -27,10 +27,10 @@ from engine.history.ctas import (
     ROWS,
     KernelCtas,
     SimulatedCtas,
-    keep,
     known_launch_curve,
     name_of,
     plans_of,
+    store,
 )
 from engine.history.persistent import simulate_persistent
 from engine.machine_code.analysis import Analysis, analyse, code_digest, program_of
@@ -148,7 +148,7 @@ def launch_curve(
     except AttuneError:
         return None
     for regime, ctas in simulated.items():
-        keep(name_of(kernel.variant, plan, compiled, kernel.device, resident, regime), ctas)
+        store(name_of(kernel.variant, plan, compiled, kernel.device, resident, regime), ctas)
     return known_launch_curve(kernel, plan, compiled, resident)
 
 

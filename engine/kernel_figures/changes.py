@@ -342,13 +342,12 @@ def _instructions(rung: Rung) -> list[str]:
     from engine.machine_code.cubin import read_cubin
     from engine.machine_code.disassembly import find_entry
     from engine.model.kernel import compile_plan
-    from engine.model.occupancy import launch_plan
     from engine.pipeline.request import resolve
 
-    resolved = resolve(rung.request)  # names the variant and config
-    assert resolved.device is not None  # a rung without a GPU has no machine code
-    plan = launch_plan(resolved.variant, rung.request.problem, resolved.config, resolved.device)
-    compiled = compile_plan(plan, resolved.device.arch)
+    kernel = resolve(rung.request).kernel
+    assert kernel is not None  # a rung without a GPU has no machine code
+    plan = kernel.plan(rung.request.problem)
+    compiled = compile_plan(plan, kernel.device.arch)
     cubin = read_cubin(compiled.cubin)
     name = plan.passes[0].entry
     entry = find_entry(cubin, compiled.symbols.get(name, name))

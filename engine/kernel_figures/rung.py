@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.attention.config import TunedConfig, default_config
+from engine.attention.config import TunedConfig, default_config, fitting_config
 from engine.attention.evaluation import Latency, PassReport
 from engine.attention.plan import LaunchPlan, make_plan, resources
 from engine.attention.problem import Problem
@@ -44,11 +44,10 @@ from engine.devices.spec import DeviceSpec
 from engine.history import History, KnownTime, shipped
 from engine.history.ctas import REGIMES, find, name_of
 from engine.history.shipped import ShippedFigures, shipped_figures
-from engine.model.calibrate import fitting_config
 from engine.model.kernel import Kernel, compile_plan, launch_of_pass, misfit_of, pass_reports
 from engine.pipeline.request import EvaluationRequest, Preview, preview, target_device
 from kernels.ladder import LADDER
-from kernels.variant import Config, Variant
+from kernels.variant import Variant
 
 if TYPE_CHECKING:
     from engine.cuda_source import CompiledKernel, CompileReport
@@ -87,7 +86,7 @@ class TileCounts:
         return self.wavefronts / self.ideal_wavefronts if self.ideal_wavefronts else 1.0
 
 
-def count_tile(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> TileCounts:
+def count_tile(kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel) -> TileCounts:
     """Count the main pass, or return cached counts.
 
     Raises:
@@ -96,7 +95,7 @@ def count_tile(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> 
     known = known_tile_counts(plan, compiled)
     if known is not None:
         return known
-    counts = _count(variant, plan, compiled)
+    counts = _count(kernel.variant, plan, compiled)
     write_entry(counts_path(plan, compiled), json.dumps(asdict(counts)).encode())
     return counts
 
@@ -159,7 +158,7 @@ def _count(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> Tile
         longest = max(ends, key=lambda values: int(values[:, EXECUTED].sum()))
         return longest.astype(np.float64)
 
-    plans = _two_lengths(variant, plan.problem, plan.config)
+    plans = _two_lengths(variant, plan)
     # In the backward pass, a CTA of the main pass owns keys and visits all queries.
     rows = [
         p.problem.seqlen * p.problem.head_group
@@ -186,9 +185,10 @@ def _count(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> Tile
     )
 
 
-def _two_lengths(variant: Variant, problem: Problem, config: Config) -> list[LaunchPlan]:
+def _two_lengths(variant: Variant, asked: LaunchPlan) -> list[LaunchPlan]:
     """Return plans whose CTAs visit different numbers of keys; only the problem's own if that is
     fixed."""
+    problem, config = asked.problem, asked.config
     group = problem.head_group
     small = replace(problem, num_heads=group, num_heads_kv=1)
     plans: dict[int, LaunchPlan] = {}
@@ -248,13 +248,9 @@ def request_of(
     """Return the request that computes a rung's figures.
 
     Args:
-        config: None takes the defaults, or the nearest config that fits if they do not (too many
-            keys for a kernel that keeps them on chip, too much shared memory for this GPU).
+        config: given values; the others are those of `fitting_config`. Tuned configs are not used.
     """
-    device = target_device(gpu)
-    values = default_config(variant, config or {}, device)
-    if config is None:
-        values = fitting_config(variant, problem, device) or values
+    values = fitting_config(variant, config or {}, problem, target_device(gpu))
     return EvaluationRequest(variant.id, problem, values, gpu=gpu, execute=False)
 
 
@@ -320,7 +316,7 @@ def work_out_rung(request: EvaluationRequest, history: History | None = None) ->
     plan = kernel.plan(request.problem)
     compiled = compile_plan(plan, kernel.device.arch)
     history.doing("simulate").estimate_plan(kernel, plan, compiled)
-    count_tile(kernel.variant, plan, compiled)
+    count_tile(kernel, plan, compiled)
 
 
 def _known_counts(seen: Preview, history: History) -> TileCounts | None:
@@ -512,7 +508,7 @@ def _figures(kernel: Kernel, problem: Problem) -> ShippedFigures:
         if misfit_of(kernel, passes):
             return found
         History().estimate_plan(kernel, plan, compiled)
-        counts = count_tile(kernel.variant, plan, compiled)
+        counts = count_tile(kernel, plan, compiled)
     except AttuneError:
         return found
     found.add_report(compiled)

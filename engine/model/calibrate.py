@@ -15,9 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.attention.plan import make_plan
-from engine.attention.problem import Problem
-from engine.base.errors import AttuneError, InvalidProblem
-from engine.devices.spec import DeviceSpec
+from engine.base.errors import InvalidProblem
 from engine.model.equations import (
     PARAMETER_NAMES,
     Calibration,
@@ -33,15 +31,8 @@ from engine.model.equations import (
 from engine.model.kernel import Kernel, Known, resident_ctas
 from engine.model.launches import Launches, collect
 from engine.model.measured_points import Measurement
-from engine.model.occupancy import (
-    IntArray,
-    asked_smem_bytes,
-    capability_reason,
-    configs_of,
-    launch_plan,
-    most_smem_bytes,
-)
-from kernels.variant import Config, Variant
+from engine.model.occupancy import IntArray
+from kernels.variant import Variant
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
@@ -115,7 +106,7 @@ def prepare(kernel: Kernel, measurements: Sequence[Measurement], known: Known) -
         except InvalidProblem as error:
             raise InvalidProblem(f"{point.place}: {error}", code="point_not_taken") from None
     m = machine(device, variant, measurements[0].problem.dtype)
-    launches = collect(variant, config, [p.problem for p in measurements])
+    launches = collect(kernel, [p.problem for p in measurements])
     for i, point in enumerate(measurements):
         launched = int(launches.ctas[0, i])
         if point.ctas is not None and point.ctas != launched:
@@ -344,39 +335,3 @@ def _notes(fitted: tuple[str, ...], points: Points, left: FloatArray) -> tuple[s
 def _listing(parameters: tuple[str, ...]) -> str:
     names = ["launch floor" if name == "floor_us" else name for name in parameters]
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else "none"
-
-
-# Configs with which a GPU can launch a problem.
-
-
-def fits(kernel: Kernel, problem: Problem) -> bool:
-    """Return True if the kernel meets constraints, compute capability, cluster and shared-memory
-    limits."""
-    return _fits(kernel.variant, problem, kernel.config, kernel.device)
-
-
-def _fits(variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None) -> bool:
-    """`fits`, also without a GPU, which skips the checks that depend on it."""
-    try:
-        if variant.unsupported(problem, config) is not None:
-            return False  # quick; `launch_plan` would examine every config for the reason
-        plan = launch_plan(variant, problem, config, device)
-        return device is None or asked_smem_bytes(plan) <= most_smem_bytes(device)
-    except AttuneError:
-        return False
-
-
-def fitting_config(
-    variant: Variant, problem: Problem, device: DeviceSpec | None
-) -> dict[str, int] | None:
-    """Return the valid config that differs from the default in the fewest values; None if there
-    is none."""
-    default = variant.default_config(device.num_sms if device is not None else None)
-    if _fits(variant, problem, default, device):
-        return default
-    if device is not None and capability_reason(variant, problem.dtype, device) is not None:
-        return None
-    by_distance = sorted(
-        configs_of(variant), key=lambda c: sum(c[name] != default[name] for name in default)
-    )
-    return next((c for c in by_distance if _fits(variant, problem, c, device)), None)

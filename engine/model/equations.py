@@ -25,12 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.attention.evaluation import CALIBRATED
+from engine.attention.plan import TENSOR_FORMATS
 from engine.base.errors import InvalidProblem
 from engine.base.units import format_us
 from engine.devices.spec import DeviceSpec, DramRate
 from engine.machine_code.timing.constants import l2_share_bytes_per_cycle
 from engine.model.launches import Launches
-from engine.model.occupancy import TENSOR_FORMATS, WARP_SIZE, IntArray
+from engine.model.occupancy import WARP_SIZE, IntArray
 from kernels.variant import Dtype, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]

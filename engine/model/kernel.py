@@ -18,7 +18,7 @@ import numpy as np
 
 from engine.attention.config import default_config, find_variant
 from engine.attention.evaluation import CodeCounts, Latency, Occupancy, PassReport, Resources
-from engine.attention.plan import LaunchPlan, compile_arguments, resources
+from engine.attention.plan import LaunchPlan, compile_arguments, resources, takes
 from engine.attention.problem import Problem
 from engine.attention.tensors import lengths_of
 from engine.base.errors import CompileError, InvalidProblem, ToolMissing, UnknownName
@@ -268,7 +268,7 @@ def pass_reports(
         UnknownName: the SM limits of the device's compute capability are not known.
     """
     limits = limits_for(kernel.device.compute_capability)
-    launches = collect(kernel.variant, plan.config, [plan.problem])
+    launches = collect(kernel, [plan.problem])
     idle = [int(launches.ctas[0, 0] - launches.useful_ctas[0]), *[0] * (len(plan.passes) - 1)]
     return tuple(
         PassReport(
@@ -328,7 +328,7 @@ def estimate(
         curve = None
     elif curve is None:
         calibration = None  # based on CTA times that are not known here
-    launches = collect(variant, plan.config, [plan.problem])
+    launches = collect(kernel, [plan.problem])
     resident = np.array([[p.occupancy.ctas_per_sm] for p in passes], dtype=np.int64)
     spread = predict_arrays(variant, launches, resident, m, calibration, curve)
     note = method_note(calibration, curve)
@@ -366,7 +366,7 @@ def least_us(kernel: Kernel, plan: LaunchPlan) -> float | None:
         return None
     if plan.is_backward:
         return max(backward_roofline(plan, m))
-    launches = collect(kernel.variant, plan.config, [plan.problem])
+    launches = collect(kernel, [plan.problem])
     one_each = np.ones((len(plan.passes), 1), dtype=np.int64)  # not used by the bound
     return float(evaluate(kernel.variant, launches, one_each, m, Parameters()).bound_us[0])
 
@@ -461,6 +461,12 @@ class Kernel:
     def unsupported(self, problem: Problem) -> str | None:
         """Return a sentence why it cannot run the problem, or None."""
         return unsupported_reason(self.variant, problem, self.config, self.device)
+
+    def fits(self, problem: Problem) -> bool:
+        """True if a launch meets the variant's constraints and the GPU's limits, as far as they are
+        known without compiling it: compute capability, clusters, dynamic shared memory."""
+        is_taken = takes(self.variant, problem, self.config, self.device)
+        return is_taken and self.unsupported(problem) is None
 
     def plan(self, problem: Problem) -> LaunchPlan:
         """Return the launch. Raises InvalidProblem if variant, config or GPU do not support the

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from math import gcd, prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,13 @@ import numpy.typing as npt
 from engine.attention.paged_kv import Pages
 from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
-from engine.devices.spec import DeviceSpec
 from engine.machine_code.timing.constants import kept_l2_bytes
 from engine.machine_code.timing.traffic import KvOrder, Traffic, traffic
 from engine.model.occupancy import WARP_SIZE, IntArray
 from kernels.variant import BYTES_PER_ELEMENT, Config, Dtype, Feature, ProblemLike, Variant
+
+if TYPE_CHECKING:
+    from engine.model.kernel import Kernel
 
 _NUM_BANKS = 32
 _BANK_BYTES = 4
@@ -142,30 +144,28 @@ class BatchedShape:
         return self.batch * self.twice_scores_each
 
 
-def collect(variant: Variant, config: Config, problems: Iterable[ProblemLike]) -> Launches:
-    """Evaluate the variant's formulas for each problem. The variant must support the problems."""
-    listed = list(problems)
+def collect(kernel: Kernel, problems: Iterable[ProblemLike]) -> Launches:
+    """Evaluate the kernel's formulas for each problem, which it must support."""
+    variant, config, listed = kernel.variant, kernel.config, list(problems)
     rows = [_figures(variant, config, p) for p in listed]
     launches = _launches(np.array(rows, dtype=np.int64).T, len(variant.passes))
     for i, problem in enumerate(listed):
         if isinstance(problem, Problem) and problem.seqlens is not None:
-            launches.of_each[i] = _sequences(variant, config, problem)
+            launches.of_each[i] = _sequences(kernel, problem)
     useful = launches._summed(launches.useful_ctas, lambda each: each.useful_ctas)
     return replace(launches, useful_ctas=useful)
 
 
-def _sequences(variant: Variant, config: Config, problem: Problem) -> Launches:
+def _sequences(kernel: Kernel, problem: Problem) -> Launches:
     """Return the sequences of a problem as launches without scratch, in order."""
     lengths, which = np.unique(problem.seqlens or (), return_inverse=True)
     first = [int(np.flatnonzero(which == n)[0]) for n in range(len(lengths))]
-    launches = collect(variant, config, [problem.of_sequence(i) for i in first])
+    launches = collect(kernel, [problem.of_sequence(i) for i in first])
     launches = replace(launches, scratch_bytes=np.zeros_like(launches.scratch_bytes))
     return launches.take(which)
 
 
-def collect_batches(
-    variant: Variant, config: Config, problem: Problem, batches: IntArray
-) -> Launches:
+def collect_batches(kernel: Kernel, problem: Problem, batches: IntArray) -> Launches:
     """`collect` for `problem` at each batch.
 
     Most formulas are plain arithmetic and are evaluated once, on the array of batches. A formula
@@ -174,6 +174,7 @@ def collect_batches(
     Raises:
         InvalidProblem: a batch that the variant cannot launch.
     """
+    variant, config = kernel.variant, kernel.config
     shape = BatchedShape(problem)
     shape.batch = batches
     with suppress(TypeError, ValueError):  # raised by `if`, `min` and `int` of an array
@@ -182,7 +183,7 @@ def collect_batches(
             columns = np.stack([np.broadcast_to(x, batches.shape) for x in figures])
             return _launches(columns.astype(np.int64), len(variant.passes))
     plans = [make_plan(variant, replace(problem, batch=int(b)), config) for b in batches]
-    return collect(variant, config, [plan.problem for plan in plans])
+    return collect(kernel, [plan.problem for plan in plans])
 
 
 def _launchable_everywhere(variant: Variant, config: Config, shape: BatchedShape) -> bool:
@@ -317,9 +318,7 @@ class CurveTraffic:
     miss_share: npt.NDArray[np.float64]  # [n] as `Traffic.miss_share`
 
 
-def traffic_by_order(
-    variant: Variant, plan: LaunchPlan, device: DeviceSpec, resident: int
-) -> Traffic | None:
+def traffic_by_order(kernel: Kernel, plan: LaunchPlan, resident: int) -> Traffic | None:
     """Return the bytes that one warm launch reads from DRAM.
 
     Args:
@@ -329,26 +328,25 @@ def traffic_by_order(
         None if the grid's axes do not tell which CTAs share keys, or the GPU's L2 or number of SMs
         is not known.
     """
+    device = kernel.device
     if device.l2_bytes is None or device.num_sms is None:
         return None
     kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes)
     if plan.problem.seqlens is not None:
-        moved = _traffic_of_sequences(variant, plan, device, resident, kept_bytes)
+        moved = _traffic_of_sequences(kernel, plan, resident, kept_bytes)
     else:
-        moved = _traffic_of_equal(variant, plan, device, resident, kept_bytes)
+        moved = _traffic_of_equal(kernel, plan, resident, kept_bytes)
     if moved is None or not moved.dram_bytes:
         return moved
-    return replace(
-        moved, written_bytes=float(collect(variant, plan.config, [plan.problem]).written_bytes[0])
-    )
+    return replace(moved, written_bytes=float(collect(kernel, [plan.problem]).written_bytes[0]))
 
 
 def _traffic_of_equal(
-    variant: Variant, plan: LaunchPlan, device: DeviceSpec, resident: int, kept_bytes: int
+    kernel: Kernel, plan: LaunchPlan, resident: int, kept_bytes: int
 ) -> Traffic | None:
     if plan.device_bytes <= kept_bytes:
         return Traffic(0.0, 0.0, 0.0)
-    if (shares := _kv_shares(variant, plan)) is None:
+    if (shares := _kv_shares(kernel.variant, plan)) is None:
         return None
     order = KvOrder(plan.passes[0].grid, shares)
     kv_bytes = plan.problem.kv_bytes
@@ -356,21 +354,21 @@ def _traffic_of_equal(
         order,
         kv_bytes / order.num_heads,
         plan.device_bytes - kv_bytes,
-        resident * (device.num_sms or 1),
+        resident * (kernel.device.num_sms or 1),
         kept_bytes,
     )
 
 
 def _traffic_of_sequences(
-    variant: Variant, plan: LaunchPlan, device: DeviceSpec, resident: int, kept_bytes: int
+    kernel: Kernel, plan: LaunchPlan, resident: int, kept_bytes: int
 ) -> Traffic | None:
     """Return the traffic of sequences of different lengths, in the order of the grid's slowest
     axis.
 
     If not all sequences fit in L2, one that fits by itself reads each of its bytes once.
     """
-    problem, num_sms = plan.problem, device.num_sms or 1
-    launches = collect(variant, plan.config, [problem])
+    variant, problem, num_sms = kernel.variant, plan.problem, kernel.device.num_sms or 1
+    launches = collect(kernel, [problem])
     if launches.device_bytes[0] <= kept_bytes:
         return Traffic(0.0, 0.0, 0.0)
     moved, read, kv_bytes = float(launches.scratch_bytes[0]), 0.0, 0.0

@@ -20,22 +20,28 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.attention.evaluation import Limiter, Occupancy
-from engine.attention.plan import MAX_CLUSTER, MAX_SMEM_BYTES, LaunchPlan, make_plan
+from engine.attention.plan import (
+    FIRST_WITH_CLUSTERS,
+    MAX_CLUSTER,
+    MAX_SMEM_BYTES,
+    LaunchPlan,
+    capability_reason,
+    dynamic_smem_bytes,
+    make_plan,
+    most_smem_bytes,
+    no_clusters,
+)
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
-from engine.devices.spec import DeviceSpec, SmLimits, limits_for
+from engine.devices.spec import DeviceSpec, SmLimits
 from engine.machine_code.cubin_files import why_no_cubin
-from kernels.variant import Config, Dtype, Variant
+from kernels.variant import Config, Variant
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 _SMS_OF_GPC = {9: 18, 10: 20, 12: 16}  # maximum, by major compute capability
-_FIRST_CAPABILITY = (9, 0)  # with clusters
-BF16_CAPABILITY = (8, 0)  # the first with BF16 tensor cores
-# Format in which tensor cores multiply Q, K and V of a dtype. They have no FP32.
-TENSOR_FORMATS: Mapping[Dtype, str] = {"float16": "FP16", "bfloat16": "BF16", "float32": "TF32"}
 
 
 def sms_of_gpcs(compute_capability: tuple[int, int], num_sms: int) -> tuple[int, ...]:
@@ -61,20 +67,10 @@ def max_active_clusters(
     Raises:
         InvalidProblem: such GPUs do not support clusters.
     """
-    if cluster_size > 1 and compute_capability < _FIRST_CAPABILITY:
+    if cluster_size > 1 and compute_capability < FIRST_WITH_CLUSTERS:
         raise no_clusters(compute_capability)
     return sum(
         sms * ctas_per_sm // cluster_size for sms in sms_of_gpcs(compute_capability, num_sms)
-    )
-
-
-def no_clusters(compute_capability: tuple[int, int]) -> InvalidProblem:
-    """Return the error for a GPU without clusters."""
-    major, minor = compute_capability
-    return InvalidProblem(
-        f"Clusters of CTAs need compute capability 9.0 or newer, and this GPU has {major}.{minor}: "
-        "launch each CTA on its own.",
-        code="clusters_unsupported",
     )
 
 
@@ -350,18 +346,7 @@ def _reason(
     )
 
 
-# Check whether CTAs fit in a GPU's shared memory.
-
-
-def most_smem_bytes(device: DeviceSpec) -> int:
-    """Return the maximum shared memory of a CTA. Raises UnknownName for an unknown compute
-    capability."""
-    return limits_for(device.compute_capability).smem_per_cta_optin_bytes
-
-
-def asked_smem_bytes(plan: LaunchPlan) -> int:
-    """Return the largest dynamic shared memory of a pass."""
-    return max(p.dynamic_smem_bytes for p in plan.passes)
+# Why a GPU does not take a launch.
 
 
 def configs_of(variant: Variant) -> Iterator[dict[str, int]]:
@@ -389,7 +374,7 @@ def named_obstacle(variant: Variant, problem: Problem, device: DeviceSpec, why: 
             if (reason := variant.unsupported(problem, config)) is not None:
                 reasons.add(reason)
             else:
-                asked.append(asked_smem_bytes(make_plan(variant, problem, config)))
+                asked.append(dynamic_smem_bytes(variant, problem, config))
     except AttuneError:  # `why` already explains an invalid launch
         return why
     if not asked:
@@ -404,34 +389,6 @@ def named_obstacle(variant: Variant, problem: Problem, device: DeviceSpec, why: 
     )
 
 
-# Check whether a GPU takes a launch.
-
-
-def capability_reason(variant: Variant, dtype: Dtype, device: DeviceSpec) -> str | None:
-    """Return a sentence why the device's compute capability cannot run the variant, or None."""
-    needed, has = variant.min_compute_capability, device.compute_capability
-    if has < needed:
-        return (
-            f"{variant.id} needs compute capability {needed[0]}.{needed[1]} and "
-            f"{device.name} has {has[0]}.{has[1]}: choose another variant or GPU."
-        )
-    if variant.arch_specific and has != needed:
-        return (
-            f"{variant.id} uses instructions that exist on compute capability "
-            f"{needed[0]}.{needed[1]} alone, and {device.name} has {has[0]}.{has[1]}: "
-            "choose another variant or GPU."
-        )
-    if variant.cubins and (why := why_no_cubin(variant.cubins, device.arch)) is not None:
-        return why
-    if dtype != "float16" and variant.work.math_unit == "tensor" and has < BF16_CAPABILITY:
-        return (
-            f"{variant.id} multiplies on tensor cores, and those of {device.name} "
-            f"({device.arch}) have no {TENSOR_FORMATS[dtype]}: choose FP16, or a variant without "
-            "tensor cores."
-        )
-    return None
-
-
 def unsupported_reason(
     variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None
 ) -> str | None:
@@ -442,8 +399,11 @@ def unsupported_reason(
         device: None leaves compute capability and shared memory unchecked.
     """
     # First, constraints that no config can meet.
-    if device is not None and (why := capability_reason(variant, problem.dtype, device)):
-        return why
+    if device is not None:
+        if (why := capability_reason(variant, problem.dtype, device)) is not None:
+            return why
+        if variant.cubins and (why := why_no_cubin(variant.cubins, device.arch)) is not None:
+            return why
     why = variant.unsupported(problem, config)
     if why is None or device is None:
         return why
@@ -462,7 +422,7 @@ def launch_plan(
         raise InvalidProblem(why, code="launch_not_taken")
     plan = make_plan(variant, problem, config)
     has_clusters = any(prod(p.cluster) > 1 for p in plan.passes)
-    if device is not None and has_clusters and device.compute_capability < _FIRST_CAPABILITY:
+    if device is not None and has_clusters and device.compute_capability < FIRST_WITH_CLUSTERS:
         raise no_clusters(device.compute_capability)
     return plan
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from engine.attention.evaluation import Origin
-from engine.attention.plan import LaunchPlan
+from engine.attention.plan import TENSOR_FORMATS, LaunchPlan
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_count, format_us
 from engine.devices.spec import DeviceSpec
 from engine.model.equations import Machine, bytes_beyond_l2, l2_traffic, machine
+from engine.model.kernel import Kernel
 from engine.model.launches import collect, traffic_by_order
-from engine.model.occupancy import TENSOR_FORMATS
 from kernels.variant import Dtype, Variant
 
 Level: TypeAlias = Literal["L2", "DRAM"]
@@ -112,9 +112,7 @@ class LaunchWork:
         return "DRAM's bytes count every byte once: the order of the CTAs is not known."
 
 
-def launch_work(
-    variant: Variant, plan: LaunchPlan, device: DeviceSpec, resident: int
-) -> LaunchWork:
+def launch_work(kernel: Kernel, plan: LaunchPlan, resident: int) -> LaunchWork:
     """Return FLOPs, bytes and threads of a launch.
 
     Args:
@@ -123,12 +121,12 @@ def launch_work(
     Raises:
         InvalidProblem: as `roofs_of`.
     """
-    launches = collect(variant, plan.config, [plan.problem])
-    m = machine(device, variant, plan.problem.dtype)
+    launches = collect(kernel, [plan.problem])
+    m = machine(kernel.device, kernel.variant, plan.problem.dtype)
     if plan.is_backward:
-        return _backward_work(variant, plan, m)
+        return _backward_work(kernel.variant, plan, m)
     moved = l2_traffic(launches)
-    ordered = traffic_by_order(variant, plan, device, resident)
+    ordered = traffic_by_order(kernel, plan, resident)
     once = float(bytes_beyond_l2(launches, m)[0])
     later_passes = len(plan.passes) - 1
     return LaunchWork(

@@ -8,9 +8,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from engine.cuda_source.host_code import closing, split_commas
+from engine.cuda_source.host_code import closing, split_commas, without_comments
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(?P<threads>[\w\s*]{1,80})")
 _ATTRIBUTE = re.compile(r"__(?:launch_bounds|cluster_dims|block_size)__\s*$")
 _NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*$")
@@ -53,11 +52,6 @@ class Signature:
     launched_with: tuple[str, ...]  # template arguments of a launch in the same file
 
 
-def without_comments(text: str) -> str:
-    """Return the text with its comments replaced by blanks."""
-    return _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
-
-
 @functools.lru_cache(maxsize=4)
 def kernels_of(text: str) -> tuple[Signature, ...]:
     """Return the kernels with a body, in the file's order; at most the first 64."""
@@ -71,7 +65,7 @@ def kernels_of(text: str) -> tuple[Signature, ...]:
 
 def fields_of(text: str, structure: str) -> tuple[Parameter, ...]:
     """Return the fields of a structure in order; empty if the file does not define it."""
-    code = _COMMENT.sub(" ", text)
+    code = without_comments(text)
     start = re.search(rf"\b(?:struct|class)\s+{re.escape(structure)}\b[^;{{]*\{{", code)
     if start is None:
         return ()

@@ -14,13 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from engine.cuda_source.host_code import closing
+from engine.cuda_source.host_code import closing, without_comments
 from engine.own_kernels.host_launch import (
     Parameter,
     Signature,
     kernels_of,
     split_list,
-    without_comments,
 )
 from kernels.variant import PACKED, TENSORS
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from engine.attention.config import default_config, find_variant, resolve_kernel
+from engine.attention.config import find_variant, resolve_kernel
 from engine.attention.evaluation import ALL_KINDS, Evaluation, Latency, LatencyKind
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
@@ -19,7 +19,6 @@ from engine.measure.device_lock import measuring
 from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup, with_times
 from engine.measure.statistics import Comparison
-from engine.model.occupancy import unsupported_reason
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest, resolve
 from kernels.ladder import LADDER
@@ -115,7 +114,7 @@ class _Bench:
         self.spec: DeviceSpec | None = resolve(request, self.evaluator.history).device
 
     def result(self, entrants: Sequence[Entrant] | None) -> BenchResult:
-        chosen = self._ladder() if entrants is None else [self._tuned(e) for e in entrants]
+        chosen = self._ladder() if entrants is None else [self._resolved(e) for e in entrants]
         checked = {entrant.name: (entrant, self._check(entrant)) for entrant in chosen}
         purpose = f"bench, {self.problem.label()}"
         with measuring(purpose, self.stage) as read_state, TimingGroup(read_state) as group:
@@ -152,15 +151,14 @@ class _Bench:
         """Return every variant that supports the problem on this GPU."""
         entrants = []
         for variant in LADDER.of(self.problem):
-            entrant = self._tuned(Entrant(variant.id, {}))
-            config = default_config(variant, entrant.config, self.spec)
-            if unsupported_reason(variant, self.problem, config, self.spec) is None:
-                entrants.append(entrant)
+            request = EvaluationRequest(variant.id, self.problem)
+            resolved = resolve(request, self.evaluator.history)
+            if resolved.unsupported(self.problem) is None:
+                entrants.append(self._resolved(Entrant(variant.id, {})))
         return entrants
 
-    def _tuned(self, entrant: Entrant) -> Entrant:
-        """Fill in values tuned for this GPU and class of problems, and replace `auto` by its
-        choice."""
+    def _resolved(self, entrant: Entrant) -> Entrant:
+        """Fill in values that are not the defaults, and replace `auto` by its choice."""
         auto = partial(choose, history=self.evaluator.history)
         made = resolve_kernel(entrant.variant, entrant.config, self.problem, self.spec, auto)
         if made.choice is not None:
@@ -169,7 +167,7 @@ class _Bench:
         config = made.config
         if config.error and config.error not in self.notes:
             self.notes.append(config.error)
-        if config.tuned is None:
+        if not {"tuned", "fitting"} & set(config.origins.values()):
             return entrant
         self.notes.append(f"The config of {made.variant.id}: {config.describe()}.")
         return replace(entrant, config=config.values)
@@ -187,8 +185,7 @@ class _Bench:
         if checked.status is not Status.PASSED or checked.correctness is None:
             group.failures[entrant.name] = f"{checked.status}: {checked.reason}"
             return
-        variant = find_variant(entrant.variant)
-        plan = make_plan(variant, self.problem, default_config(variant, checked.config, self.spec))
+        plan = make_plan(find_variant(entrant.variant), self.problem, checked.config)
         backend = cast("CudaBackend", self.evaluator.backend("cuda"))
         group.add(entrant.name, partial(backend.timer, plan, inputs, checked.correctness))
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from engine.attention.config import ResolvedConfig, default_config
+from engine.attention.config import ResolvedConfig, fitting_config
 from engine.attention.coverage import Block, describe_lines, largest_block
 from engine.attention.evaluation import Correctness, Evaluation, Latency
-from engine.attention.plan import LaunchPlan, resources, target_arch
+from engine.attention.plan import LaunchPlan, target_arch
 from engine.attention.tensors import (
     EXTREME,
     FloatArray,
@@ -26,8 +26,7 @@ from engine.backends.base import Backend, BackendName, RunOptions, RunResult
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, Status, ToolMissing
 from engine.cuda_on_host.client import Schedule
 from engine.cuda_on_host.instrument import ExecutedStatements
-from engine.model.kernel import Estimate, compile_plan, count_plan, plan_budget_mistake
-from engine.model.occupancy import launch_plan
+from engine.model.kernel import Estimate, Kernel, compile_plan, count_plan, plan_budget_mistake
 from engine.pipeline.execute import (
     NOT_HERE,
     PartialRun,
@@ -128,11 +127,8 @@ class EvaluationRun:
         self.base = replace(self.base, notes=(*self.base.notes, sentence))
 
     def _evaluate(self) -> Evaluation:
-        resolved = self.resolved
         try:
-            plan = launch_plan(
-                resolved.variant, self.request.problem, resolved.config, resolved.device
-            )
+            plan = self.resolved.plan(self.request.problem)
         except InvalidProblem as error:
             return self._stop(Status.SKIPPED, str(error))
         if plan.source.parent != KERNELS_DIR:
@@ -188,17 +184,17 @@ class EvaluationRun:
 
     def _refused_spills(self, plan: LaunchPlan) -> str:
         """Return why a config that spills registers is not ranked; empty if it is ranked."""
-        variant, device = self.resolved.variant, self.resolved.device
+        kernel = self.resolved.kernel
         spilled = max((p.resources.spill_bytes for p in self.base.passes), default=0)
-        if not self.request.refuse_spills or not spilled or device is None:
+        if not self.request.refuse_spills or not spilled or kernel is None:
             return ""
-        usual = default_config(variant, {}, device)
+        variant, device = kernel.variant, kernel.device
+        usual = Kernel.of(variant, device, fitting_config(variant, {}, plan.problem, device))
         is_measured = self.request.execute and choose_backend(self.request, device)[0] == "cuda"
-        if is_measured or usual == dict(self.resolved.config):
+        if is_measured or usual == kernel:
             return ""
         try:
-            default = launch_plan(variant, plan.problem, usual, device)
-            before = resources(default, compile_plan(default, device.arch))
+            before = usual.resources(plan.problem)
         except AttuneError:  # no default config to compare with
             return ""
         if any(each.spill_bytes for each in before):
@@ -379,7 +375,7 @@ class EvaluationRun:
             return judged
         self.stage("Executing one CTA of a problem past 2³¹ elements")
         backend = cast(CpuBackend, self.evaluator.backend("cpu"))
-        warning = offset_warning(backend, variant, plan.problem, self.resolved.config, options)
+        warning = offset_warning(backend, variant, plan, options)
         right = judged.correctness
         if warning is not None and right is not None:
             right = replace(right, warnings=(*right.warnings, warning))

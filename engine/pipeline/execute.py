@@ -30,7 +30,6 @@ from engine.correctness import check_output
 from engine.correctness.expected import Expected, Prepared, expect
 from engine.correctness.gradients import ExpectedGradients
 from engine.correctness.reference import Coverage
-from engine.model.occupancy import launch_plan
 from engine.pipeline.request import (
     EvaluationRequest,
     ResolvedRequest,
@@ -110,7 +109,7 @@ def execute(evaluator: Evaluator, request: EvaluationRequest, inputs: Inputs) ->
         ExecutionError: the launch did not finish.
     """
     resolved = resolve(request, evaluator.history)
-    plan = launch_plan(resolved.variant, request.problem, resolved.config, resolved.device)
+    plan = resolved.plan(request.problem)
     name, why_not = where_to_execute(request, resolved, plan)
     if why := why_not or check_host_memory(plan, name):
         raise InvalidProblem(why)

@@ -28,6 +28,7 @@ from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import InvalidProblem, Status
 from engine.cuda_on_host.error_kinds import ErrorKind
+from engine.cuda_source.host_code import without_comments
 from engine.cuda_source.sources import read_sources
 from kernels.variant import Config, MathUnit, Variant
 
@@ -224,8 +225,6 @@ _STATIC_ASSERT = re.compile(r"\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)")
 
 def _reads(plan: LaunchPlan, tunables: Mapping[str, int]) -> bool:
     """True if the source or a header of it uses one of these tunables outside of assertions."""
-    from engine.own_kernels.host_launch import without_comments
-
     for file in read_sources(plan.source, plan.include_folders).files:
         text = _STATIC_ASSERT.sub("", without_comments(file.code))
         if any(re.search(rf"\b{name.upper()}\b", text) for name in tunables):
@@ -234,14 +233,14 @@ def _reads(plan: LaunchPlan, tunables: Mapping[str, int]) -> bool:
 
 
 def offset_warning(
-    backend: CpuBackend, variant: Variant, problem: Problem, config: Config, options: RunOptions
+    backend: CpuBackend, variant: Variant, asked: LaunchPlan, options: RunOptions
 ) -> str | None:
     """Return a warning if the kernel fails at a size that its description allows; else None.
 
     Args:
-        problem: the checked problem; only its batch and heads are increased.
+        asked: the checked launch; only its problem's batch and heads are increased.
     """
-    large = large_problem(problem)
+    large, config = large_problem(asked.problem), asked.config
     if large is None or variant.unsupported(large, config) is not None:
         return None
     try:

@@ -28,7 +28,7 @@ from engine.devices.spec import ClockKind, DeviceSpec, at_clock
 from engine.history import History
 from engine.machine_code.cubin_files import read_cubin_file
 from engine.model.kernel import Estimate, Kernel, cached_kernel, least_us
-from engine.model.occupancy import launch_plan
+from engine.model.occupancy import launch_plan, unsupported_reason
 from kernels.variant import AUTO, Variant
 
 BackendChoice: TypeAlias = Literal["auto", "cpu", "cuda", "machine-code"]
@@ -105,7 +105,16 @@ class ResolvedRequest:
     def notes(self) -> tuple[str, ...]:
         """Return notes on the choice of variant and config."""
         chosen = self.choice.note() if self.choice is not None else ""
-        return tuple(filter(None, [chosen, self.config_origin.error]))
+        return (chosen, *self.config_origin.notes) if chosen else self.config_origin.notes
+
+    def plan(self, problem: Problem) -> LaunchPlan:
+        """Return the launch. Raises InvalidProblem if variant, config or GPU do not support the
+        problem."""
+        return launch_plan(self.variant, problem, self.config, self.device)
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """Return a sentence why it cannot run the problem, or None."""
+        return unsupported_reason(self.variant, problem, self.config, self.device)
 
     @property
     def arch(self) -> str:
@@ -321,7 +330,7 @@ def preview(request: EvaluationRequest, history: History | None = None) -> Previ
     unsupported: str | None = None
     needs_compile = False
     try:
-        plan = launch_plan(variant, request.problem, resolved.config, device)
+        plan = resolved.plan(request.problem)
     except InvalidProblem as error:
         unsupported = str(error)
     if plan is not None and kernel is not None:

@@ -36,7 +36,6 @@ from engine.machine_code.timing.traffic import Traffic
 from engine.model.kernel import Estimate, Kernel, analyse_plan, cached_kernel, compile_plan
 from engine.model.launches import traffic_by_order
 from engine.pipeline.request import EvaluationRequest, resolve
-from kernels.variant import Variant
 
 if TYPE_CHECKING:
     from engine.cuda_source import CompiledKernel
@@ -44,13 +43,12 @@ if TYPE_CHECKING:
 
 
 def time_passes(
-    variant: Variant,
+    kernel: Kernel,
     plan: LaunchPlan,
     analyses: Sequence[Analysis],
-    device: DeviceSpec,
     predicted: Estimate | None,
 ) -> tuple[TimedLaunch, ...]:
-    """Return a variant's passes with the times of its prediction.
+    """Return a kernel's passes with the times of its prediction.
 
     Args:
         predicted: a prediction by machine code; otherwise, or if None, each launch is simulated
@@ -59,9 +57,10 @@ def time_passes(
     Raises:
         InvalidProblem, UnknownName, CompileError, ToolMissing: as `time_launch`.
     """
+    device = kernel.device
     if plan.is_backward:  # the prediction is the sum of its passes
         return tuple(time_launch(analysis, device) for analysis in analyses)
-    moved = main_pass_traffic(variant, plan, device, analyses[0])
+    moved = main_pass_traffic(kernel, plan, analyses[0])
     is_known = predicted is not None and predicted.by_machine_code
     timed = [
         time_launch(
@@ -121,12 +120,10 @@ def advise_launch(
     return advise(analysis, Rerun(analysis, device, timed.simulated), timed.shared)
 
 
-def main_pass_traffic(
-    variant: Variant, plan: LaunchPlan, device: DeviceSpec, analysis: Analysis
-) -> Traffic | None:
+def main_pass_traffic(kernel: Kernel, plan: LaunchPlan, analysis: Analysis) -> Traffic | None:
     """Return the DRAM traffic of a plan's main pass, from the order of its CTAs; None if
     unknown."""
-    return traffic_by_order(variant, plan, device, resident_of(analysis, device))
+    return traffic_by_order(kernel, plan, resident_of(analysis, kernel.device))
 
 
 # A request's machine code for a page, cached on disk.
@@ -223,9 +220,8 @@ def _timed(
 ) -> tuple[Sequence[TimedLaunch | None], str]:
     """Return (each pass's time, why there is none). Counts do not need times."""
 
-    kernel, plan = predicted.kernel, predicted.plan
     try:
-        return time_passes(kernel.variant, plan, analyses, kernel.device, predicted), ""
+        return time_passes(predicted.kernel, predicted.plan, analyses, predicted), ""
     except AttuneError as error:
         return [None] * len(analyses), str(error)
 
@@ -357,17 +353,17 @@ def device_at(
 
 
 def device_of_plan(
-    device: DeviceSpec,
+    kernel: Kernel,
     word: str | None,
-    variant: Variant,
     plan: LaunchPlan,
     analyses: Sequence[Analysis] = (),
 ) -> DeviceSpec:
-    """Return `device_at` for a variant's launches.
+    """Return `device_at` for a kernel's launches.
 
     Args:
         analyses: of the plan, where they are known; they may be of another architecture's code.
     """
+    device = kernel.device
     if word is None or given_clock(word) is not None or word == BOOST:
         return device_at(device, word, (), tuple)
     of_passes = analyses or analyse_plan(plan, device.arch)
@@ -376,8 +372,8 @@ def device_of_plan(
         predicted = None
         if of_passes[0].program.arch == device.arch:
             # Without known times, which are at a clock that is not known here.
-            predicted = History().estimate(Kernel.of(variant, device, plan.config), plan.problem)
-        return time_passes(variant, plan, of_passes, device, predicted)
+            predicted = History().estimate(kernel, plan.problem)
+        return time_passes(kernel, plan, of_passes, predicted)
 
     return device_at(device, word, of_passes, at_boost)
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from engine.attention.config import default_config, find_variant
+from engine.attention.config import find_variant, fitting_config
 from engine.attention.evaluation import Evaluation, Execution, Finding, Latency, Origin
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, Status
@@ -498,7 +498,7 @@ def _roof(
     variant, device = kernel.variant, kernel.device
     try:
         roofs = roofs_of(device, variant, problem.dtype)
-        work = launch_work(variant, kernel.plan(problem), device, ctas_per_sm)
+        work = launch_work(kernel, kernel.plan(problem), ctas_per_sm)
     except AttuneError:  # the GPU's row lacks a figure
         return None
     of_fp32 = "TF32 tensor" if problem.dtype == "float32" else "tensor"
@@ -559,10 +559,11 @@ def _rung_us(name: str, kernel: Kernel, problem: Problem, history: History) -> f
     for others. None if it is calibrated: the other rung's may not be."""
     try:
         variant = find_variant(name)
-        config = default_config(variant, {}, kernel.device)
-        shared = {k: v for k, v in kernel.config.items() if k in config}
-        if variant.invalid_values(shared) is None:
-            config |= shared
+        shared = {
+            t.name: kernel.config[t.name] for t in variant.tunables if t.name in kernel.config
+        }
+        given = shared if variant.invalid_values(shared) is None else {}
+        config = fitting_config(variant, given, problem, kernel.device)
         found = history.estimate(Kernel.of(variant, kernel.device, config), problem)
     except AttuneError:
         return None

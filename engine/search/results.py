@@ -19,6 +19,7 @@ from engine.base.units import format_us
 from engine.devices import find_device
 from engine.history.known_time import are_comparable
 from engine.measure.statistics import Verdict
+from engine.model.kernel import Kernel
 from engine.model.roofline import Roofs, launch_work, roofline_points, roofs_of
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import SweepRow, comparable, compare_rows, problem_columns
@@ -379,10 +380,10 @@ def roofline_lines(row: SweepRow) -> list[dict[str, Any]]:
     if row.interval is None or row.origin is None or not resident:
         return []
     try:
-        variant, device = find_variant(row.variant), find_device(row.device)
-        plan = make_plan(variant, row.problem, row.config)
-        roofs = roofs_of(device, variant, row.problem.dtype)
-        work = launch_work(variant, plan, device, resident)
+        kernel = Kernel.of(row.variant, row.device, row.config)
+        plan = make_plan(kernel.variant, row.problem, kernel.config)
+        roofs = roofs_of(kernel.device, kernel.variant, row.problem.dtype)
+        work = launch_work(kernel, plan, resident)
     except AttuneError:
         return []
     return [

@@ -16,7 +16,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from engine.attention.config import default_config, find_variant
+from engine.attention.config import default_config, find_variant, fitting_config
 from engine.attention.evaluation import Evaluation
 from engine.attention.problem import Problem
 from engine.attention.tensors import NORMAL, InputKind
@@ -167,11 +167,21 @@ class Space(Stored):
         variants = [find_variant(name) for name in dict.fromkeys(self.variants)]
         configs = {variant.id: list(self.configs(variant, device)) for variant in variants}
         return [
-            SweepPoint.of(options.request(variant.id, problem, config), device)
+            SweepPoint.of(options.request(variant.id, problem, chosen), device)
             for problem in self.problems
             for variant in variants
             for config in configs[variant.id]
+            for chosen in [self._fitting(variant, config, problem, device)]
         ]
+
+    def _fitting(
+        self, variant: Variant, config: dict[str, int], problem: Problem, device: DeviceSpec | None
+    ) -> dict[str, int]:
+        """Return a config whose defaults, if it has any, fit the problem (`fitting_config`)."""
+        if self.own_values:
+            return config
+        given = {name: value for name, value in config.items() if name in self.tunables}
+        return fitting_config(variant, given, problem, device)
 
     def _axes(self, variant: Variant, device: DeviceSpec | None) -> list[tuple[int, ...]]:
         num_sms = device.num_sms if device is not None else None

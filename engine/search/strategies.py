@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
-from engine.attention.config import default_config, find_variant
+from engine.attention.config import find_variant, fitting_config
 from engine.attention.problem import Problem
 from engine.base.errors import ToolMissing
 from engine.pipeline.request import EvaluationRequest, target_device
@@ -136,7 +136,7 @@ class Group:
         self.names = tuple(request.config)
         self.axes = tuple(tuple(sorted(set(values))) for values in zip(*points, strict=True))
         device = target_device(request.gpu)
-        default = default_config(find_variant(request.variant), {}, device)
+        default = fitting_config(find_variant(request.variant), {}, request.problem, device)
         wanted = tuple(default[name] for name in self.names)
         self.start = wanted if wanted in points else next(iter(points))
 

@@ -29,7 +29,6 @@ from engine.history.known_time import (
     as_launched,
     launched_as,
     not_comparable,
-    other_source,
     under_own_names,
     with_sources,
 )
@@ -172,7 +171,7 @@ def goal_status(goal: Goal, evaluations: Sequence[Evaluation], session: str = ""
             variant.
     """
     fitting = [e for e in as_launched(evaluations, session) if _fits(goal, e)]
-    fitting = with_sources(_last_of_each(fitting))
+    fitting = _last_of_each(fitting)
     rule = {"speedup": _speedups, "latency_us": _latencies, "per_unit_gain": _per_unit_gains}
     figures = list(rule[goal.metric](goal, fitting))
     if not figures:
@@ -253,12 +252,13 @@ def _what(e: Evaluation) -> str:
     return f"{e.variant} at {e.problem.label()}"
 
 
-def _last_of_each(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """Return the last evaluation of each variant, config, problem and GPU; of the present source,
-    if one is."""
+def _last_of_each(launched: Sequence[Evaluation]) -> list[Evaluation]:
+    """Return the last evaluation of each variant, config, problem and GPU, of the present source if
+    one is, under its own name."""
+    both = zip(launched, with_sources(launched), strict=True)
     last = {
-        (e.variant, tuple(sorted(e.config.items())), e.problem, e.device): e
-        for e in sorted(evaluations, key=lambda e: not other_source(e))
+        (e.variant, tuple(sorted(e.config.items())), e.problem, e.device): named
+        for e, named in sorted(both, key=lambda pair: pair[0].variant == pair[1].variant)
     }
     return list(last.values())
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from engine.attention.evaluation import Evaluation, Latency, PassReport
 from engine.base.errors import Status, UnknownName
 from engine.base.table import Table
-from engine.base.units import format_bytes, format_speedup_over, format_us
+from engine.base.units import format_bytes, format_speedup_over, format_thread_fill, format_us
 from engine.choose.advice import Suggestion, advice_limits
 from engine.choose.batch.cost import usd_per_billion_queries
 from engine.devices import find_device
@@ -439,7 +439,7 @@ def _pass_row(report: PassReport) -> dict[str, object]:
         "useful CTAs": o.useful_ctas,
         "CTAs per SM": o.ctas_per_sm,
         "occupancy": f"{o.occupancy:.0%}",
-        "limiter": o.limiter,
+        "limiter": o.limited_by(),
         "waves": None if o.waves is None else f"{o.waves:.3g}",
         "wave efficiency": _percent(o.wave_efficiency),
         "SM fill": _percent(o.sm_fill),
@@ -597,4 +597,4 @@ def _gain(gain: float | None) -> str | None:
 
 
 def _percent(share: float | None) -> str | None:
-    return None if share is None else f"{share:.0%}"
+    return None if share is None else format_thread_fill(share)

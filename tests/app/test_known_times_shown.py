@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 from app_driver import badge, compiled, metric, simulated, texts, until
@@ -143,6 +145,20 @@ def test_variant_ratios_compare_only_measured_times():
     ):
         against = variants_frame.frame([one])["against SDPA"][0]
         assert against == not_comparable("recorded", "measured")
+
+
+def test_the_config_that_auto_takes_has_a_line_of_its_own():
+    def line(us: float, is_auto: bool) -> variants_frame.Line:
+        latency = Latency("predicted", us, us, us, "By machine code.")
+        seen: Any = SimpleNamespace(predicted=latency, bound_us=None, passes=(), plan=None)
+        return variants_frame.Line("v11", "", "", seen, None, None, None, is_auto=is_auto)
+
+    lines = [line(21.2, False), line(16.7, True)]
+    table = variants_frame.frame(lines, is_complete=False)
+    assert list(table["variant"]) == ["v11", "v11 (auto)"]
+    assert list(table["order"]) == ["✓ slower", "fastest so far"]
+    assert variants_frame.frame(lines)["order"][1] == "fastest"
+    assert list(variants_frame.chart_frame(lines)["name"]) == ["v11 (auto)", "v11"]
 
 
 def test_incomparable_ratios_are_grey():

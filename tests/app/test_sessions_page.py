@@ -216,15 +216,20 @@ def test_remove_moves_to_the_trash_with_a_message(open_app, sessions_dir):
     assert list((sessions_dir / "trash").iterdir()) == []
 
 
-def test_open_in_tune_sets_problem_and_gpu_in_the_sidebar(open_app):
+def test_open_in_tune_sets_variant_problem_and_gpu_in_the_sidebar(open_app):
+    """Also of an evaluation whose source is not the variant's present one, which has its own
+    name."""
     problem = replace(BASE.problem, batch=3, seqlen=197, causal=True)
-    name = save("Go", replace(BASE, problem=problem))
+    edited = replace(BASE, problem=problem, variant="v02", config={}, source_sha256="ab" * 32)
+    name = save("Go", edited)
     at = open_app("sessions", session=name)
+    assert "v02 (source abababab)" in texts(at)
     at.button(key="session_tune").click().run()
     assert not at.exception
     assert [at.number_input(key=k).value for k in "BHSD"] == [3, 1, 197, 64]
     assert at.toggle(key="causal").value
     assert at.selectbox(key="gpu").value == "L4"
+    assert at.selectbox(key="variant").value == "v02"
 
 
 def test_an_uploaded_snapshot_is_validated_kept_and_opened(open_app):

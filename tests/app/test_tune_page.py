@@ -29,6 +29,7 @@ def test_every_page_opens_with_a_different_title(open_app):
 def test_a_change_of_the_problem_changes_occupancy_and_prediction_at_once(open_app):
     at = until(open_app(gpu="L4"), compiled)
     assert badge(at, "GPU fill") == "3% of 58 SMs"
+    assert metric(at, "GPU fill") == "0.57%"  # 33 % of 1.7 %, not rounded to 1 %
     before = metric(at, "Latency")
     at.number_input(key="B").set_value(64).run()
     assert badge(at, "GPU fill") == "100% of 58 SMs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from words import raises
 
-from engine.attention.config import fitting_defaults
+from engine.attention.config import fitting_config
 from engine.attention.problem import Problem, find_preset, presets
 from engine.base.errors import UnknownName
 from kernels.ladder import LADDER
@@ -76,7 +76,7 @@ def test_llama_shares_its_kv_heads() -> None:
 
 def test_every_preset_runs_on_some_variant() -> None:
     for preset in presets():
-        fitting = ((v, fitting_defaults(v, {}, preset.problem, None)) for v in LADDER)
+        fitting = ((v, fitting_config(v, {}, preset.problem, None)) for v in LADDER)
         assert any(v.unsupported(preset.problem, c) is None for v, c in fitting), preset.name
 
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 from engine.attention.evaluation import Latency
-from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
-from engine.devices import find_device
 from engine.history import History
 from engine.model.kernel import Kernel
 from engine.pipeline.simulated_launches import SUSTAINED, device_of_plan
-from kernels.ladder import by_id
 
 LENGTHS = (512, 1024, 2048, 4096)
 # Forward and backward together, TFLOP/s at those lengths: (head_dim, causal).
@@ -36,10 +34,9 @@ def simulated(
     variant_id: str, problem: Problem, gpu: str = "A100 80GB SXM", clock: str | None = None
 ) -> Latency:
     """Return the simulated time in the default config."""
-    device, variant = find_device(gpu), by_id(variant_id)
-    config = variant.default_config(device.num_sms)
-    device = device_of_plan(device, clock, variant, make_plan(variant, problem, config))
-    latency = History().estimate(Kernel.of(variant, device, config), problem).latency
+    kernel = Kernel.of(variant_id, gpu)
+    device = device_of_plan(kernel, clock, kernel.plan(problem))
+    latency = History().estimate(replace(kernel, device=device), problem).latency
     assert latency is not None
     return latency
 

@@ -68,10 +68,10 @@ class Goal:
 def timed(
     name: str, gpu: str, problem: Problem, config: tuple[tuple[str, int], ...]
 ) -> TimedLaunch:
-    variant, device = by_id(name), find_device(gpu)
-    plan = make_plan(variant, problem, default_config(variant, dict(config)))
-    predicted = History().estimate(Kernel.of(variant, device, plan.config), problem)
-    return time_passes(variant, plan, analyse_plan(plan, device.arch), device, predicted)[0]
+    kernel = Kernel.of(name, gpu, dict(config))
+    plan = kernel.plan(problem)
+    predicted = History().estimate(kernel, problem)
+    return time_passes(kernel, plan, analyse_plan(plan, kernel.device.arch), predicted)[0]
 
 
 def at(name: str, gpu: str, problem: Problem, **config: int) -> TimedLaunch:
@@ -198,7 +198,7 @@ def v19() -> Iterator[Goal]:
         for seqlen, tflops in zip((4096, 16384), published, strict=True):
             problem = Problem(16384 // seqlen, 2048 // dim, seqlen, dim, causal)
             yield from sustained_goals(
-                "v19", H100, problem, {"most_growth": 8} | sms, 0.95 * tflops
+                "v19", H100, problem, {"rescale_threshold": 8} | sms, 0.95 * tflops
             )
             if dim == 64:
                 yield from sustained_goals("v20", H100, problem, sms, 0.95 * tflops)

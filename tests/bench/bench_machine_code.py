@@ -165,7 +165,7 @@ def _errors(
     plan, compiled = _compiled(variant, problem, device)
     found = _predicted(variant, plan, compiled, device)
     resident = found.passes[0].occupancy.ctas_per_sm
-    known = known_ctas(variant, plan, compiled, device, resident)
+    known = known_ctas(found.kernel, plan, compiled, resident)
     if known is None or found.terms is None:
         return [], [], 0.0
     cubin = read_cubin(compiled.cubin)
@@ -181,7 +181,7 @@ def _errors(
     of_ctas: list[float] = []
     if not problem.causal and isinstance(known, SimulatedCtas) and regime == "shared":
         trace = heaviest_cta(emulator)  # the longest of splits that differ by a tile
-        launch = collect(variant, plan.config, [problem])
+        launch = collect(found.kernel, [problem])
         rows, absent = float(launch.kv_rows[0]), launch.kv_rows - launch.num_keys
         for count in sorted({1, resident}):
             full = simulate_sm(kernel, [trace], [0] * count, resident).cycles

@@ -21,6 +21,7 @@ from engine.attention.config import (
     variant_from,
 )
 from engine.attention.evaluation import CALIBRATED, Latency, Resources
+from engine.attention.plan import BF16_CAPABILITY, capability_reason
 from engine.attention.problem import Problem, presets
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName
 from engine.choose.auto import candidates as tables
@@ -39,9 +40,7 @@ from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.history import History, KnownTime, Time
 from engine.history.known_time import NOT_COMPARABLE
-from engine.model.calibrate import fits
 from engine.model.kernel import Kernel
-from engine.model.occupancy import BF16_CAPABILITY, capability_reason
 from engine.pipeline.request import EvaluationRequest, resolve
 from kernels.ladder import LADDER
 
@@ -424,7 +423,7 @@ def test_autos_choices_for_presets_do_not_spill(
         for direction in ("forward", "backward"):
             problem = replace(preset.problem, direction=direction)
             kernel = choose(problem, device, history=Compiled(work="compile")).kernel
-            if not fits(kernel, problem):
+            if not kernel.fits(problem):
                 continue  # no kernel supports the preset
             key = (kernel.variant.id, kernel.variant.defines(problem, kernel.config))
             if key in seen:
@@ -493,7 +492,7 @@ def test_gradients_have_a_separate_table(
             assert choose(problem, device, history=fastest).variant == v26
             faster = Simulated(us={"v24": 9.0, "v25": 30.0, "v26": 10.0})
             assert choose(problem, device, history=faster).variant.id == "v24"
-        elif fits(Kernel.of(each.variant, device, each.config), problem):
+        elif Kernel.of(each.variant, device, each.config).fits(problem):
             assert (choice.variant.id, choice.config) == (each.variant, each.config)
 
 

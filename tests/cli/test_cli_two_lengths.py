@@ -70,9 +70,17 @@ def test_invalid_lengths_give_one_sentence(
 def test_v12_names_the_number_of_keys_it_supports_in_a_message(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    out = run_json(capsys, "evaluate", "v12", *DECODE, "--backend", "cpu", "--json")[1]
+    few = ("--config", "num_warps=4", "--config", "keys_per_warp=32")
+    out = run_json(capsys, "evaluate", "v12", *DECODE, *few, "--backend", "cpu", "--json")[1]
     assert out["status"] == "SKIPPED"
     assert says(out["reason"], "one_shot_keys", "128", "300")
+
+
+def test_values_that_nobody_gave_fit_the_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run_json(capsys, "evaluate", "v12", *DECODE, "--backend", "cpu", "--json")[1]
+    assert out["status"] == "PASSED", out["reason"]
+    assert out["config_origins"]["keys_per_warp"] == "fitting"
+    assert says(out["notes"], "default_unfit", "keys_per_warp")
 
 
 def test_recommend_batch_counts_the_memory_of_the_cache(

@@ -65,6 +65,8 @@ CASES = [
     ),
     Case("own kernel", "my_v01", L4_STUDY, "L4", forked="v01", is_long=True),
     Case("auto on a PCIe part", "auto", Problem(1, 16, 256, 64), "H100 PCIe", is_long=True),
+    # The default config takes 128 keys.
+    Case("default that does not fit", "v12", Problem(1, 8, 256, 64), "L4", is_long=True),
 ]
 
 
@@ -169,6 +171,7 @@ def test_all_commands_give_the_same_time(
     (mine,) = listed
     assert mine["rung"] == variant
     defaults = " ".join(f"{k}={v}" for k, v in told["config"].items())
+    assert case.variant == "auto" or mine["config"] == defaults
     if mine["config"] == defaults:
         assert mine["simulated"] == format_us(expected[0])
         assert figures(mine["latency"]) == expected

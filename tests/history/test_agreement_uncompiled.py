@@ -278,3 +278,82 @@ def test_an_alternative_has_its_known_time_and_rank(us: float) -> None:
                 None,
             )
     assert any(s.config == kernel.config for s in told) == is_best
+
+
+# (variant, GPU, problem, given values, values that nobody gave and that are not the default)
+UNFIT = [
+    ("v12", "L4", replace(SMALL, seqlen=256), {}, {"keys_per_warp": 64}),
+    ("v12", "L4", replace(SMALL, seqlen=256), {"keys_per_warp": 32}, {"num_warps": 8}),
+    ("v14", "T4", Problem(1, 8, 1, 128, seqlen_kv=512), {}, {"num_warps": 2}),
+    ("v20", "H200", Problem(1, 32, 2048, 128), {}, {"block_n": 64}),
+    ("v12", "L4", replace(SMALL, seqlen=8192), {}, {}),  # no config fits
+    ("v08", "L4", SMALL, {"num_warps": 8}, {}),
+]
+
+
+@pytest.mark.parametrize(("name", "gpu", "problem", "given", "fitting"), UNFIT)
+def test_values_that_nobody_gave_are_the_same_everywhere(
+    name: str, gpu: str, problem: Problem, given: dict[str, int], fitting: dict[str, int]
+) -> None:
+    from types import SimpleNamespace
+
+    from made_up_history import compiled_on_an_l4
+
+    from app.shared import sidebar
+    from engine.attention.config import default_config, find_variant
+    from engine.choose.auto.choice import candidates_for
+    from engine.choose.batch.alternatives import _spread
+    from engine.choose.batch.recommend import recommend_batch
+    from engine.choose.batch.types import BatchRequest
+    from engine.cli.options import config_from
+    from engine.kernel_figures.rung import request_of
+    from engine.model.kernel import Kernel
+    from engine.pipeline.request import EvaluationRequest, preview, resolve
+    from engine.search.space import Space, SweepOptions
+    from engine.search.strategies import Group
+
+    variant, device, history = find_variant(name), find_device(gpu), compiled_on_an_l4()
+    expected = default_config(variant, given, device) | fitting
+    request = EvaluationRequest(name, problem, given, gpu=gpu)
+    resolved = resolve(request, history)
+    origins = dict.fromkeys(expected, "default") | dict.fromkeys(fitting, "fitting")
+    assert resolved.config_origin.origins == origins | dict.fromkeys(given, "given")
+    shown = ", ".join(f"{n}={value}" for n, value in fitting.items())
+    assert says(resolved.notes, "default_unfit", shown) == bool(fitting)
+
+    typed = SimpleNamespace(
+        config=[f"{n}={value}" for n, value in given.items()], defaults_only=True, gpu=gpu
+    )
+    options = SweepOptions(gpu=gpu)
+    tunables = {n: (value,) for n, value in given.items()}
+    (point,) = Space((name,), (problem,), tunables, own_values=False).points(options)
+    configs = {
+        "evaluate": resolved.config,
+        "preview": preview(request, history).config,
+        "--defaults-only": config_from(typed, name, problem),  # type: ignore[arg-type]
+        "variants": request_of(variant, problem, gpu, given).config,
+        "sweep": point.request.config,
+    }
+    is_supported = Kernel.of(variant, device, expected).fits(problem)
+    if is_supported:
+        asked = BatchRequest(
+            name,
+            gpu=device,
+            config=given,
+            **{"heads" if f == "num_heads" else f: getattr(problem, f) for f in _SIZES},
+            max_batch=2,
+        )
+        configs["recommend-batch"] = recommend_batch(asked, history).config
+    if not given:
+        configs["Tune"] = sidebar._defaults(gpu, variant, problem)
+        configs["alternatives"] = next(_spread(variant, problem, device)).config
+        every = [p for p in Space((name,), (problem,)).points(options) if p.why_not is None]
+        if every:
+            group = Group({tuple(p.request.config.values()): p for p in every})
+            configs["first point of a search"] = group.points[group.start].request.config
+    assert {who: config for who, config in configs.items() if config != expected} == {}
+    if is_supported and gpu == "H200":  # auto's table has no row of it
+        assert Kernel.of(variant, device, expected) in candidates_for(problem, device, history)
+
+
+_SIZES = ("num_heads", "seqlen", "head_dim", "causal", "seqlen_kv")

@@ -135,7 +135,7 @@ def errors(name: str, gpu: str, problems: Sequence[Problem], **chosen: int) -> l
         kernel = Kernel.of(variant, device, plan.config)
         predicted = History().estimate_plan(kernel, plan, compiled)
         resident = predicted.passes[0].occupancy.ctas_per_sm
-        known = known_ctas(variant, plan, compiled, device, resident)
+        known = known_ctas(kernel, plan, compiled, resident)
         if known is None:
             pytest.skip("no nvdisasm or no C++ compiler")
         assert isinstance(known, PersistentCtas)

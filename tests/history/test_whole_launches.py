@@ -46,9 +46,10 @@ def error(name: str, gpu: str, problem: Problem) -> float:
     variant, device = find_variant(name), find_device(gpu)
     plan = make_plan(variant, problem, variant.default_config(device.num_sms))
     compiled = compile_plan(plan, device.arch)
-    predicted = History().estimate_plan(Kernel.of(variant, device), plan, compiled)
+    kernel = Kernel.of(variant, device)
+    predicted = History().estimate_plan(kernel, plan, compiled)
     resident = predicted.passes[0].occupancy.ctas_per_sm
-    known = known_ctas(variant, plan, compiled, device, resident)
+    known = known_ctas(kernel, plan, compiled, resident)
     if known is None:
         pytest.skip("no nvdisasm or no C++ compiler")
     assert isinstance(known, SimulatedCtas)
@@ -152,7 +153,7 @@ def test_a_curve_and_a_single_simulated_launch_have_one_time(
         pytest.skip("no nvdisasm or no C++ compiler")
     plan = kernel.plan(problem)
     analysis = analyse_plan(plan, kernel.device.arch)[0]
-    moved = main_pass_traffic(kernel.variant, plan, kernel.device, analysis)
+    moved = main_pass_traffic(kernel, plan, analysis)
     whole = time_launch(analysis, kernel.device, moved).simulated
     assert predicted.latency is not None
     assert predicted.latency.median_us == pytest.approx(whole.latency.median_us, rel=0.04)

@@ -32,7 +32,6 @@ from engine.kernel_figures.changes import (
     source_diff,
 )
 from engine.kernel_figures.rung import reasons, request_of, rung_dict, without_empty
-from engine.model.calibrate import fits
 from engine.model.kernel import Kernel
 from engine.model.occupancy import unsupported_reason
 from kernels.ladder import LADDER
@@ -149,13 +148,16 @@ def test_a_config_that_supports_the_problem_is_found() -> None:
     request = request_of(v12, longer, "L4")
     found = dict(request.config)
     assert known_rung(v12, request).describe_changed == "keys_per_warp=64"
-    assert known_rung(v12, request_of(v12, PROBLEM, "L4", {})).describe_changed == "defaults"
+    assert (
+        known_rung(v12, request_of(v12, PROBLEM, "L4", v12.default_config())).describe_changed
+        == "defaults"
+    )
     assert v12.unsupported(longer, found) is None
     # A CTA of sm_75 has 64 KiB of shared memory: the defaults hold 97 KiB at D = 128.
     v14, wide = LADDER.by_id("v14"), Problem(1, 8, 1, 128, seqlen_kv=512)
-    assert fits(Kernel.of(v14, "L4"), wide)
-    assert not fits(Kernel.of(v14, "T4"), wide)
-    assert fits(Kernel.of(v14, "T4", request_of(v14, wide, "T4").config), wide)
+    assert Kernel.of(v14, "L4").fits(wide)
+    assert not Kernel.of(v14, "T4").fits(wide)
+    assert Kernel.of(v14, "T4", request_of(v14, wide, "T4").config).fits(wide)
 
 
 def test_if_no_config_fits_the_reason_holds_for_all() -> None:
@@ -217,12 +219,12 @@ def test_problems_without_a_rung_are_reported() -> None:
 
 def test_readme_figures_are_written_between_markers(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
-    readme.write_text("a\n<!-- ladder:begin -->\nold\n<!-- ladder:end -->\nb\n")
+    readme.write_text("a\n<!-- ladder:begin -->\nformer text\n<!-- ladder:end -->\nb\n")
     assert main(["variants", "--markdown", "--into", str(readme)]) == 0
     text = readme.read_text()
     assert text.startswith("a\n<!-- ladder:begin -->\n| # | variant |")
     assert text.endswith("|\n<!-- ladder:end -->\nb\n")
-    assert "old" not in text
+    assert "former text" not in text
     readme.write_text("no marks")
     assert main(["variants", "--markdown", "--into", str(readme)]) == 2
     assert main(["variants", "--diff", "v09"]) == 2

@@ -17,7 +17,7 @@ from engine.correctness.check import Correctness, check_output
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
 
-_LOW = "m_rmem[r] < -MOST_GROWTH"  # if m is so low that such scores could raise it
+_LOW = "m_rmem[r] < -RESCALE_THRESHOLD"  # if m is so low that such scores could raise it
 
 
 def _checked(cpu: CpuBackend, variant_id: str, config: dict[str, int], folder: Path) -> Correctness:
@@ -32,7 +32,7 @@ def _checked(cpu: CpuBackend, variant_id: str, config: dict[str, int], folder: P
 @pytest.mark.parametrize(
     ("variant_id", "config"),
     [
-        pytest.param("v19", {"block_n": 64, "most_growth": 8}, marks=pytest.mark.slow),
+        pytest.param("v19", {"block_n": 64, "rescale_threshold": 8}, marks=pytest.mark.slow),
         pytest.param("v19", {"block_n": 64}, marks=pytest.mark.exhaustive),
         pytest.param("v20", {"block_n": 64}, marks=pytest.mark.exhaustive),
     ],

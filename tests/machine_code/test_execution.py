@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from slow_cases import one_in
 from words import says
 
-from engine.attention.plan import make_plan
+from engine.attention.plan import capability_reason, make_plan
 from engine.attention.problem import Problem
 from engine.attention.tensors import make_inputs
 from engine.backends import machine_code
@@ -42,7 +42,6 @@ from engine.machine_code.execution import (
     load_module,
 )
 from engine.machine_code.launch import Launch, buffer_address
-from engine.model.occupancy import capability_reason
 from engine.pipeline.execute import PartialRun
 from kernels.ladder import LADDER
 

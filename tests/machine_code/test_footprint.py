@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from words import raises
 
-from engine.attention.config import default_config
-from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.cuda_source import compile_kernel
@@ -31,9 +29,8 @@ from engine.machine_code.footprint import (
 from engine.machine_code.launch import Launch, parse_arguments
 from engine.machine_code.timing.simulate import TimedLaunch
 from engine.machine_code.timing.traffic import KvOrder, launch_traffic, persistent_traffic
-from engine.model.kernel import analyse_plan
+from engine.model.kernel import Kernel, analyse_plan
 from engine.pipeline.simulated_launches import time_passes
-from kernels.ladder import by_id
 from tests.machine_code.small_kernels import counted
 
 KERNEL = Path(__file__).parent / "kernels" / "tile_order.cu"
@@ -248,14 +245,14 @@ def test_very_long_persistent_ctas_count_the_bytes_of_their_tensors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(footprint, "_MAX_PERSISTENT_STEPS", 0)
-    device, variant = find_device("H100 SXM"), by_id("v19")
+    kernel = Kernel.of("v19", "H100 SXM")
     problem = Problem(batch=16, num_heads=32, seqlen=512, head_dim=64, causal=True)
-    plan = make_plan(variant, problem, default_config(variant, {}))
-    analyses = analyse_plan(plan, device.arch)
-    (launch,) = time_passes(variant, plan, analyses, device, None)
+    plan = kernel.plan(problem)
+    analyses = analyse_plan(plan, kernel.device.arch)
+    (launch,) = time_passes(kernel, plan, analyses, None)
     assert launch.simulated.dram_bytes == launch.touched_bytes == plan.device_bytes
     # Without a plan, as for a cubin, each CTA's bytes count as separate.
-    alone = time_launch(analyses[0], device, quick=True)
+    alone = time_launch(analyses[0], kernel.device, quick=True)
     assert alone.touched_bytes > 1.5 * plan.device_bytes
 
 

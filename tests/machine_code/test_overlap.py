@@ -76,8 +76,8 @@ def test_work_that_a_header_calls_overlapped_is_overlapped(
 @pytest.mark.parametrize(
     ("head_dim", "config"),
     [
-        (128, {"most_growth": 8}),
-        pytest.param(64, {"block_n": 192, "most_growth": 8}, marks=pytest.mark.slow),
+        (128, {"rescale_threshold": 8}),
+        pytest.param(64, {"block_n": 192, "rescale_threshold": 8}, marks=pytest.mark.slow),
         pytest.param(128, {"block_n": 160}, marks=pytest.mark.exhaustive),
     ],
 )

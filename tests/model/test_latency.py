@@ -14,7 +14,7 @@ from made_up_history import MadeUpHistory, estimate_of
 from words import raises, says
 
 from engine.attention.evaluation import Latency, Resources
-from engine.attention.plan import LaunchPlan, make_plan
+from engine.attention.plan import LaunchPlan, capability_reason, make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.choose.batch.batch_table import predict_curve
@@ -23,7 +23,7 @@ from engine.devices.spec import DeviceSpec
 from engine.model.equations import Terms
 from engine.model.kernel import Kernel
 from engine.model.launches import collect, collect_batches, unpadded_conflict_ways
-from engine.model.occupancy import capability_reason, launch_plan, unsupported_reason
+from engine.model.occupancy import launch_plan, unsupported_reason
 from kernels.ladder import LADDER, by_id
 from kernels.variant import Pass, Scratch, Variant, Work, ceil_div
 
@@ -248,9 +248,9 @@ def _batch_branching() -> Variant:
 def test_array_and_single_evaluation_of_formulas_agree(variant: Variant) -> None:
     batches = np.arange(1, 300)
     problem = Problem(1, 3, 113, 64, causal=True)  # short enough for v12's one CTA per head
-    config = variant.default_config()
-    fast = collect_batches(variant, config, problem, batches)
-    slow = collect(variant, config, [replace(problem, batch=int(b)) for b in batches])
+    kernel = Kernel.of(variant, "L4")
+    fast = collect_batches(kernel, problem, batches)
+    slow = collect(kernel, [replace(problem, batch=int(b)) for b in batches])
     for name in fast.__slots__:
         np.testing.assert_array_equal(getattr(fast, name), getattr(slow, name), err_msg=name)
 

@@ -13,12 +13,12 @@ from words import raises, says
 
 from engine.attention.config import find_variant
 from engine.attention.evaluation import Evaluation, Latency
-from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem, Status
 from engine.cli import main
 from engine.devices import find_device
 from engine.history import History
+from engine.model.kernel import Kernel
 from engine.model.roofline import LaunchWork, launch_work, roofline_points, roofs_of
 from engine.search.ranking import SweepRow
 from engine.search.results import roofline_frame, sweep_roofs
@@ -34,9 +34,8 @@ SPEC = SweepSpec(
 
 
 def work_of(name: str, problem: Problem, resident: int = 2, **config: int) -> LaunchWork:
-    variant = find_variant(name)
-    plan = make_plan(variant, problem, variant.default_config() | config)
-    return launch_work(variant, plan, L4, resident)
+    kernel = Kernel.of(name, L4, config)
+    return launch_work(kernel, kernel.plan(problem), resident)
 
 
 def test_one_tile_of_the_baseline_by_hand() -> None:
@@ -68,8 +67,8 @@ def test_the_order_of_ctas_decides_how_often_dram_gives_the_keys() -> None:
 
     heads_first = replace(tiles_first, passes=(replace(only, grid=heads_before_tiles),))
     again, once = (
-        launch_work(v, make_plan(v, problem, v.default_config()), L4, 3)
-        for v in (heads_first, tiles_first)
+        launch_work(kernel, kernel.plan(problem), 3)
+        for kernel in (Kernel.of(v, L4) for v in (heads_first, tiles_first))
     )
     assert again.by_order
     assert again.kv_dram_loads == pytest.approx(32)  # each query tile streams them again

@@ -82,7 +82,7 @@ def test_keys_that_are_read_again_add_time() -> None:
 def test_a_calibration_scales_the_simulated_time() -> None:
     """Kernels take 1.3 times the simulated time plus 5 µs: two points determine both."""
     problems = [replace(PROBLEM, batch=batch) for batch in (1, 8, 32)]
-    launches = collect(VARIANT, VARIANT.default_config(), problems)
+    launches = collect(KERNEL, problems)
     curve = CtaCurve.joined([curve_of(40.0)] * 3)
     resident = np.full((1, 3), 4)
     m = machine(DEVICE, VARIANT, "float16")

@@ -25,11 +25,12 @@ def test_launches_agree_with_problem_and_plan(variant) -> None:
     problem = replace(DECODE, seqlen_kv=100)
     # v20 is made for D = 64 and supports more only with smaller tiles.
     config = variant.default_config() | ({"block_n": 64} if variant.id == "v20" else {})
+    kernel = Kernel.of(variant, L4, config)
     (alone, curve) = (
-        collect(variant, config, [problem]),
-        collect_batches(variant, config, problem, np.array([1, 2, 3])).take(np.arange(3) == 1),
+        collect(kernel, [problem]),
+        collect_batches(kernel, problem, np.array([1, 2, 3])).take(np.arange(3) == 1),
     )
-    plan = make_plan(variant, problem, config)
+    plan = make_plan(variant, problem, kernel.config)
     for launches in (alone, curve):
         assert launches.flops.tolist() == [problem.flops]
         assert launches.device_bytes.tolist() == [plan.device_bytes]

@@ -11,7 +11,6 @@ from sessions_data import evaluation_maker, snapshot_maker
 from words import says
 
 from engine.attention.evaluation import Occupancy
-from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.devices import find_device
 from engine.model.equations import visited_share
@@ -25,8 +24,8 @@ L4 = find_device("L4")
 V05 = by_id("v05")
 
 
-def with_splits(num_splits: int) -> dict[str, int]:
-    return V05.default_config() | {"num_splits": num_splits}
+def with_splits(num_splits: int) -> Kernel:
+    return Kernel.of(V05, L4, {"num_splits": num_splits})
 
 
 def by_hand(problem: Problem, num_splits: int) -> int:
@@ -49,25 +48,25 @@ def test_useful_ctas_are_those_whose_loop_runs(
     seqlen: int, keys: int, splits: int, causal: bool
 ) -> None:
     problem = Problem(2, 3, seqlen, 64, causal, seqlen_kv=None if causal else keys)
-    launches = collect(V05, with_splits(splits), [problem])
+    launches = collect(with_splits(splits), [problem])
     assert launches.useful_ctas.tolist() == [by_hand(problem, splits)]
     assert launches.useful_ctas[0] <= launches.ctas[0, 0]
 
 
 def test_without_splits_every_cta_is_useful() -> None:
-    for variant in (by_id("v01"), by_id("v08"), by_id("v12")):
+    for name in ("v01", "v08", "v12"):
         problem = Problem(2, 3, 65, 64, causal=True)
-        launches = collect(variant, variant.default_config(), [problem])
+        launches = collect(Kernel.of(name, L4), [problem])
         assert launches.useful_ctas.tolist() == launches.ctas[0].tolist()
 
 
 def test_sequences_of_their_own_lengths_are_not_padded() -> None:
     for name in ("v10", "v14", "v21"):
-        variant, lengths = by_id(name), (300, 40, 300, 1)
+        kernel, lengths = Kernel.of(name, L4), (300, 40, 300, 1)
         problem = Problem(4, 8, 300, 64, num_heads_kv=2, seqlens=lengths)
-        own = collect(variant, variant.default_config(), [problem])
+        own = collect(kernel, [problem])
         alone = [problem.of_sequence(i) for i in range(4)]
-        each = collect(variant, variant.default_config(), alone)
+        each = collect(kernel, alone)
         assert own.useful_ctas.tolist() == [each.useful_ctas.sum()]
         assert own.useful_ctas[0] < own.ctas[0, 0]
         assert own.elements.tolist() == [8 * 641 * 64]
@@ -80,22 +79,21 @@ def test_sequences_of_their_own_lengths_are_not_padded() -> None:
 
 
 def test_bytes_from_dram_follow_the_lengths() -> None:
-    v10, plenty = by_id("v10"), (40_000, 100, 100, 100)
+    v10, plenty = Kernel.of("v10", L4), (40_000, 100, 100, 100)
     moved = []
     for problem in (
         Problem(4, 8, 40_000, 64, seqlens=plenty),
         Problem(1, 8, 40_000, 64),
         Problem(4, 8, 40_000, 64),
     ):
-        plan = make_plan(v10, problem, v10.default_config())
-        traffic = traffic_by_order(v10, plan, L4, 3)
+        traffic = traffic_by_order(v10, v10.plan(problem), 3)
         assert traffic is not None
         moved.append(traffic.dram_bytes)
     assert moved[1] < moved[0] < 1.02 * moved[1] < moved[2] / 3
 
 
 def estimated(num_splits: int, known: Known) -> tuple[Estimate, Occupancy]:
-    made = known.estimate(Kernel.of(V05, L4, with_splits(num_splits)), Problem(1, 1, 128, 64))
+    made = known.estimate(with_splits(num_splits), Problem(1, 1, 128, 64))
     return made, made.passes[0].occupancy
 
 
@@ -128,7 +126,7 @@ def test_the_recommendation_counts_useful_ctas(num_splits: int, known: Known) ->
     from engine.choose.batch.recommend import BatchRequest, recommend_batch
 
     request = BatchRequest(
-        "v05", "L4", seqlen=128, head_dim=64, config=with_splits(num_splits), max_batch=256
+        "v05", "L4", seqlen=128, head_dim=64, config=with_splits(num_splits).config, max_batch=256
     )
     table = recommend_batch(request, known).table
     useful = 2 if num_splits == 1 else 4

@@ -28,7 +28,7 @@ from engine.measure.sampler import SamplerSettings
 from engine.measure.statistics import Verdict
 from engine.pipeline.bench import BenchResult, Entrant, bench
 from engine.pipeline.evaluation_run import EvaluationOutcome
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest, resolve
 from kernels.ladder import LADDER
 
 PROBLEM = Problem(1, 8, 128, 64)
@@ -117,7 +117,7 @@ class MadeUpGpu:
                 reason="half of it is wrong" if is_wrong else "right",
                 variant=request.variant,
                 problem=request.problem,
-                config=dict(request.config),
+                config=resolve(request).config,
                 device="H200",
                 when="2026-01-01T00:00:00+00:00",
                 correctness=replace(RIGHT, passed=not is_wrong),

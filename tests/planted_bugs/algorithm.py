@@ -203,7 +203,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         Mutation(name + of, (variant,), old, new, words, config=config)
         for variant, of, config in (
             ("v20", "", {}),
-            ("v19", ", beyond growth", {"most_growth": 8}),
+            ("v19", ", beyond growth", {"rescale_threshold": 8}),
         )
         for name, old, new, words in (
             (

@@ -397,6 +397,9 @@ class TestDifferences:
         remarks = compare_sessions({"a": a, "b": b}).differences[0].remarks
         assert len(remarks) == 1
         assert says(remarks[0], "source_differs_not_stored", "v05")
+        both = session(*(evaluation(source_sha256=c * 64) for c in "12"))
+        remarks = compare_sessions({"a": a, "both": both}).differences[0].remarks
+        assert says(remarks[0], "source_differs_not_stored", "v05")
         stored = session(evaluation(), sources=[source("x")])
         remarks = compare_sessions({"a": session(evaluation()), "b": stored}).differences[0].remarks
         assert says(remarks[0], "is_stored_in")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sessions_data import ncu_export
 from words import says
 
-from engine.attention.config import find_variant
 from engine.attention.problem import Problem
 from engine.base.units import format_us
 from engine.cli import main, parser
@@ -72,14 +72,20 @@ def test_the_problem_comes_from_the_files_own_columns() -> None:
 
 
 def test_the_command_is_one_that_the_command_line_understands() -> None:
-    problem = Problem(2, 8, 1, 64, seqlen_kv=4096, num_heads_kv=2, dtype="bfloat16")
-    words = shlex.split(ncu_command(find_variant("v05"), problem, {"num_splits": 4}))
-    assert words[0] == "ncu"
-    assert words[words.index("--launch-count") + 1] == "2"
-    assert words[words.index("--kernel-name") + 1] == "regex:^(attention_partial|attention_fuse)$"
-    args = parser().parse_args(words[words.index("engine") + 1 :])
-    assert (args.seqlen_kv, args.heads_kv, args.dtype) == (4096, 2, "bf16")
-    assert (args.backend, args.config) == ("cuda", ["num_splits=4"])
+    grouped = Problem(2, 8, 1, 64, seqlen_kv=4096, num_heads_kv=2, dtype="bfloat16")
+    for name, problem, entries in (
+        ("v05", replace(grouped, num_heads_kv=None), ["attention_partial", "attention_fuse"]),
+        ("v14", grouped, ["attention_forward"]),
+    ):
+        plan = Kernel.of(name, "L4", {"num_splits": 4}).plan(problem)
+        words = shlex.split(ncu_command(plan))
+        assert words[0] == "ncu"
+        assert words[words.index("--launch-count") + 1] == str(len(entries))
+        assert words[words.index("--kernel-name") + 1] == f"regex:^({'|'.join(entries)})$"
+        args = parser().parse_args(words[words.index("engine") + 1 :])
+        assert (args.seqlen_kv, args.heads_kv) == (4096, problem.num_heads_kv)
+        assert (args.dtype, args.backend) == ("bf16", "cuda")
+        assert args.config == [f"{name}={value}" for name, value in plan.config.items()]
 
 
 def test_profile_prints_the_command_and_imports_its_csv(

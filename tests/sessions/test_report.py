@@ -113,7 +113,7 @@ def test_recorded_baselines_without_a_kernel() -> None:
 
 def test_all_parts_of_a_session_have_tables() -> None:
     found = tables(snapshot_maker())
-    assert cells(found["Occupancy"], "limiter") == ["registers", "registers"]
+    assert cells(found["Occupancy"], "limiter") == ["registers and shared memory"] * 2
     assert cells(found["Occupancy"], "occupancy") == ["33%", "33%"]
     assert cells(found["Correctness"], "SDPA's error") == ["0.00041 (math fp16)"]
     assert cells(found["Timeline"], "gain since the start") == ["1×", "–"]

@@ -20,6 +20,7 @@ from pathlib import Path
 from engine.attention.problem import Direction, Problem
 from engine.base import files
 from engine.base.errors import AttuneError, CompileError
+from engine.cuda_source.host_code import without_comments
 from engine.devices.spec import DeviceSpec
 from engine.model.kernel import variant_sources
 from kernels.ladder import LADDER
@@ -58,7 +59,6 @@ FORMAT = 1
 _MAX_BYTES = 4 << 20
 _COLUMNS = "head_dim causal seqlen keys heads group variant config us beside beside_us".split()
 _FILE = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)(?P<backward>_backward)?\.json")
-_COMMENTS = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ def code_digest(variant: Variant) -> str:
 
 @lru_cache(maxsize=256)
 def _digest(texts: tuple[tuple[str, str], ...]) -> str:
-    plain = [(name, " ".join(_COMMENTS.sub(" ", code).split())) for name, code in texts]
+    plain = [(name, " ".join(without_comments(code).split())) for name, code in texts]
     return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from engine.attention.config import find_variant, problem_class
+from engine.attention.config import find_variant, fitting_config, problem_class
 from engine.attention.evaluation import METHODS
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem, StoreError
@@ -36,7 +36,6 @@ from engine.history.known_time import (
     are_comparable,
     is_of_this_source,
 )
-from engine.model.calibrate import fits, fitting_config
 from engine.model.kernel import Kernel, variant_sources
 from kernels.variant import AUTO, Config, Variant
 
@@ -114,7 +113,7 @@ def choose(
     given = dict(given or {})
     offering = [k.with_config(**given) for k in kernels if k.variant.invalid_values(given) is None]
     if given:
-        offering = [k for k in offering if fits(k, problem)]
+        offering = [k for k in offering if k.fits(problem)]
     if not offering:
         kernel, why = (kernels[0], "") if kernels else _highest_rung(problem, device, note)
         if (invalid_values := kernel.variant.invalid_values(given)) is not None:
@@ -125,7 +124,7 @@ def choose(
         reason = (
             why or f"{kernel.variant.idea} No kernel takes the problem with the given tunables."
         )
-        is_supported = fits(kernel, problem)
+        is_supported = kernel.fits(problem)
         explanation = _sentences(device, problem, reason, tuned_note)
         return Choice(kernel, explanation, tuple(given), is_supported=is_supported)
     offering = list(dict.fromkeys(offering))
@@ -153,13 +152,11 @@ def candidates_for(problem: Problem, device: DeviceSpec, history: History) -> li
 
     First come kernels with instructions that only this GPU has and that are not in the table.
     """
-    own: list[tuple[str, Config]] = [
-        (variant.id, {}) for variant in _own_and_not_ranked(device, problem)
-    ]
+    own = [variant.id for variant in _own_and_not_ranked(device, problem)]
     return list(
         dict.fromkeys(
             (
-                *_fitting(own, problem, device),
+                *_in_default_config(own, problem, device),
                 *_table_kernels(_table(device, problem)[0], problem, device),
                 *_tuned(history, problem, device)[0],
                 *_kernels_with_times(history, problem, device),
@@ -231,7 +228,7 @@ def chosen_variants(
     taken: list[str] = []
     if AUTO in names:
         choices = [(p, choose(p, device, None, history)) for p in problems]
-        taken = [c.variant.id for p, c in choices if fits(c.kernel, p)]
+        taken = [c.variant.id for p, c in choices if c.kernel.fits(p)]
         if choices and not taken:
             raise InvalidProblem(choices[0][1].reason, code="auto_takes_none")
     chosen = [one for name in names for one in (taken if name == AUTO else [name])]
@@ -314,13 +311,12 @@ def _table_kernels(table: Table | None, problem: Problem, device: DeviceSpec) ->
         kernel = _row_kernel(row, table, device)
         if kernel is None or kernel in named:
             continue
-        if fits(kernel, problem):
+        if kernel.fits(problem):
             named.setdefault(kernel)
             seen.add(row.variant)
     yield from named
-    for name in dict.fromkeys(row.beside for row in alike):
-        if name and name not in seen:
-            yield from _fitting([(name, {})], problem, device)
+    beside = dict.fromkeys(row.beside for row in alike)
+    yield from _in_default_config((n for n in beside if n and n not in seen), problem, device)
 
 
 def _rows_of_same_phase(rows: Sequence[Row], problem: Problem) -> Sequence[Row]:
@@ -376,7 +372,22 @@ def _fitting(
             kernel = Kernel.of(name, device, config)
         except AttuneError:
             continue
-        if fits(kernel, problem):
+        if kernel.fits(problem):
+            yield kernel
+
+
+def _in_default_config(
+    names: Iterable[str], problem: Problem, device: DeviceSpec
+) -> Iterator[Kernel]:
+    """Return the variants that support the problem, in the config that is used if nobody gives
+    one."""
+    for name in names:
+        try:
+            variant = find_variant(name)
+        except AttuneError:
+            continue  # no longer in the ladder
+        kernel = Kernel.of(variant, device, fitting_config(variant, {}, problem, device))
+        if kernel.fits(problem):
             yield kernel
 
 
@@ -384,10 +395,11 @@ def _highest_rung(problem: Problem, device: DeviceSpec, note: str) -> tuple[Kern
     """Return the choice without a table: the highest rung that supports the problem."""
     variants = eligible(problem.direction)
     for variant in reversed(variants):
-        if (config := fitting_config(variant, problem, device)) is not None:
+        kernel = next(_in_default_config([variant.id], problem, device), None)
+        if kernel is not None:
             why = note or f"No table has a row for {device.name} ({device.arch}) and this problem."
             why += f" {variant.id} is the highest rung that takes the problem."
-            return Kernel.of(variant, device, config), why
+            return kernel, why
     # Evaluating it reports the reason.
     can = [v for v in variants if v.min_compute_capability <= device.compute_capability]
     last = (can or variants)[-1]

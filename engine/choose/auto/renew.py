@@ -19,6 +19,8 @@ from datetime import UTC, datetime
 from itertools import product
 from math import inf
 
+from engine.attention.config import fitting_config
+from engine.attention.plan import BF16_CAPABILITY
 from engine.attention.problem import Direction, Problem
 from engine.base import files
 from engine.base.errors import AttuneError
@@ -27,9 +29,7 @@ from engine.cuda_source.nvrtc import toolchain
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.history import History
-from engine.model.calibrate import fitting_config
 from engine.model.kernel import Kernel
-from engine.model.occupancy import BF16_CAPABILITY
 from kernels.variant import Config, Variant
 
 # The GPU that represents each compute capability.
@@ -227,8 +227,7 @@ def _default(variant: Variant, device: DeviceSpec, head_dim: int) -> _Candidate:
     """Return the config closest to the GPU's defaults that fits in shared memory."""
     direction: Direction = "backward" if variant.is_backward else "forward"
     short = Problem(1, 1, LENGTHS[0], head_dim, direction=direction)
-    config = fitting_config(variant, short, device) or variant.default_config(device.num_sms)
-    return _Candidate(variant, config, is_default=True)
+    return _Candidate(variant, fitting_config(variant, {}, short, device), is_default=True)
 
 
 def _variants_of(candidates: Iterable[_Candidate]) -> list[Variant]:

@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from engine.attention.config import fitting_config
 from engine.attention.evaluation import METHODS, Latency, Origin
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
@@ -26,7 +27,6 @@ from engine.history import History
 from engine.history.known_time import are_comparable, not_comparable
 from engine.model.equations import Calibration, prior_covariance
 from engine.model.kernel import Kernel
-from engine.model.occupancy import capability_reason
 from kernels.variant import Variant
 
 OptionKind: TypeAlias = Literal["variant", "gpu", "wait", "accept"]
@@ -175,7 +175,7 @@ def _other_kernels(
     paged = now.kernel.variant.page_rows is not None
     device = now.kernel.device
     considered = {v.id: v for v in variants if (v.page_rows is not None) == paged}
-    kernels = [Kernel.of(v, device, c) for v in considered.values() for c in _configs(v, device)]
+    kernels = [k for v in considered.values() for k in _spread(v, now.problem, device)]
     kernels += [k for k in candidates_for(now.problem, device, known) if k.variant.id in considered]
     for kernel in dict.fromkeys(kernels):
         variant = kernel.variant
@@ -185,7 +185,7 @@ def _other_kernels(
         if variant.id == now.kernel.variant.id and not now.is_own_file:
             calibration = _transferred_calibration(now.calibration, variant)
         other = replace(now, kernel=kernel, calibration=calibration)
-        default = variant.default_config(device.num_sms)
+        default = fitting_config(variant, {}, now.problem, device)
         shown = ", ".join(
             f"{k}={v}"
             for k, v in kernel.config.items()
@@ -194,33 +194,34 @@ def _other_kernels(
         yield "variant", other, f"Use {variant.id} {variant.title}{f' ({shown})' * bool(shown)}"
 
 
-def _configs(variant: Variant, device: DeviceSpec) -> Iterator[dict[str, int]]:
-    """Return the default config, and variations of the tunables that change the number of CTAs."""
-    default = variant.default_config(device.num_sms)
-    yield default
+def _spread(variant: Variant, problem: Problem, device: DeviceSpec) -> Iterator[Kernel]:
+    """Return the variant in the config that is used if nobody gives one, and with other values of
+    the tunables that change the number of CTAs."""
+    usual = Kernel.of(variant, device, fitting_config(variant, {}, problem, device))
+    yield usual
     for tunable in variant.tunables:
         if tunable.name in _SPREADING_TUNABLES:
             for value in tunable.values:
-                if value != tunable.default:
-                    yield {**default, tunable.name: value}
+                if value != usual.config[tunable.name]:
+                    yield usual.with_config(**{tunable.name: value})
 
 
 def _other_devices(
     now: Situation, devices: Iterable[DeviceSpec]
 ) -> Iterator[tuple[OptionKind, Situation, str]]:
     for device in devices:
-        variant = now.kernel.variant
         if device.name == now.kernel.device.name or not _smaller(device, now):
             continue
-        if capability_reason(variant, now.problem.dtype, device) is not None:
+        kernel = _on_gpu(now.kernel, now.problem, device)
+        if not kernel.fits(now.problem):
             continue
         other = replace(
             now,
-            kernel=_on_gpu(now.kernel, device),
+            kernel=kernel,
             price_usd_per_hour=device.price_usd_per_hour,
             calibration=None
             if now.is_own_file
-            else _transferred_calibration(now.calibration, variant),
+            else _transferred_calibration(now.calibration, kernel.variant),
         )
         yield "gpu", other, f"Use {_article(device.name)} {device.name}"
 
@@ -231,15 +232,12 @@ def _smaller(device: DeviceSpec, now: Situation) -> bool:
     return (device.num_sms or 0) < (now.kernel.device.num_sms or 0)
 
 
-def _on_gpu(kernel: Kernel, device: DeviceSpec) -> Kernel:
+def _on_gpu(kernel: Kernel, problem: Problem, device: DeviceSpec) -> Kernel:
     """Return the same kernel on another GPU, with that GPU's defaults."""
-    num_sms = kernel.device.num_sms
-    given = {
-        t.name: kernel.config[t.name]
-        for t in kernel.variant.tunables
-        if kernel.config[t.name] != t.default_on(num_sms)
-    }
-    return Kernel.of(kernel.variant, device, given)
+    variant = kernel.variant
+    usual = fitting_config(variant, {}, problem, kernel.device)
+    given = {name: value for name, value in kernel.values if value != usual[name]}
+    return Kernel.of(variant, device, fitting_config(variant, given, problem, device))
 
 
 def _article(name: str) -> str:

@@ -26,7 +26,6 @@ from engine.model.equations import TERMS, Calibration, FloatArray, machine, pred
 from engine.model.kernel import Kernel, Known, resident_ctas
 from engine.model.launches import Launches, collect_batches
 from engine.model.occupancy import IntArray
-from kernels.variant import Variant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,14 +116,14 @@ def predict_curve(
     """
     import pandas as pd
 
-    variant, config, device = kernel.variant, kernel.config, kernel.device
+    variant, device = kernel.variant, kernel.device
     m = machine(device, variant, problem.dtype)
     batches = list(batches)
     if not batches:
         raise InvalidProblem("A curve needs at least one batch.", code="curve_empty")
     for edge in (min(batches), max(batches)):
         replace(problem, batch=edge)  # rejects invalid batches
-    launches = collect_batches(variant, config, problem, np.array(batches, dtype=np.int64))
+    launches = collect_batches(kernel, problem, np.array(batches, dtype=np.int64))
     resident = resident_ctas(kernel, launches, known.resources(kernel, problem))
     if variant.is_backward:
         return _backward_curve(kernel, problem, launches, resident, m.num_sms, known)
@@ -567,15 +566,15 @@ def memory_feasible(device_bytes: np.ndarray[Any, Any], device: DeviceSpec) -> i
     return fitting
 
 
-def largest_launchable(
-    variant: Variant, config: Mapping[str, int], problem: Problem, max_batch: int
-) -> tuple[int, str]:
+def largest_launchable(kernel: Kernel, problem: Problem, max_batch: int) -> tuple[int, str]:
     """Return the largest batch that can be launched, and why no larger one can; empty if
     `max_batch` can.
 
     Found by bisection: if CUDA's grid limits or the variant refuse a batch, they refuse larger
     ones.
     """
+
+    variant, config = kernel.variant, kernel.config
 
     def refused(batch: int) -> str:
         return variant.unsupported(replace(problem, batch=batch), config) or ""

@@ -490,7 +490,7 @@ class _Tried:
         predicted = []
         for line in lines:
             one = replace(line.problem, batch=1)
-            most = min(most, largest_launchable(kernel.variant, kernel.config, one, most)[0])
+            most = min(most, largest_launchable(kernel, one, most)[0])
             calibration = history.calibration(kernel, one)
             curve = predict_curve(kernel, one, range(1, most + 1), history, calibration)
             most = min(most, memory_feasible(curve.table["device_bytes"].to_numpy(), kernel.device))

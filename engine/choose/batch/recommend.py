@@ -123,9 +123,7 @@ def _calibrated_by_history(
 
 def _points_curve(problem: Problem, points: Points, known: Known) -> CtaCurve | None:
     kernel = points.kernel
-    launches = collect_batches(
-        kernel.variant, kernel.config, problem, np.array([1], dtype=np.int64)
-    )
+    launches = collect_batches(kernel, problem, np.array([1], dtype=np.int64))
     resident = resident_ctas(kernel, launches, known.resources(kernel, problem))
     if known.batch_curve(kernel, problem, launches, resident) is None:
         return None
@@ -162,7 +160,7 @@ def recommend_batch(
         calibration is None or calibration.by_machine_code
     )
     notes = [made.choice.note()] if made.choice is not None else []
-    notes += [resolved.error] if resolved.error else []
+    notes += resolved.notes
     if resolved.tuned is not None:
         notes.append(f"The config: {resolved.describe()}.")
     if variant.is_backward and calibrated.measurements and request.calibrate:
@@ -177,7 +175,7 @@ def recommend_batch(
         axis_notes.append(
             f"Batches go up to {asked:,}, the present batch, instead of {request.max_batch:,}."
         )
-    most, limit = largest_launchable(variant, config, problem, asked)
+    most, limit = largest_launchable(kernel, problem, asked)
     if limit:
         axis_notes.append(f"Batches end at {most:,}: {limit}")
     batches = range(1, most + 1)
@@ -371,7 +369,7 @@ def _next_point(
     variant = kernel.variant
     if variant.is_backward:
         return None  # its times have no parameters to calibrate
-    launches = collect_batches(variant, kernel.config, problem, candidates(most, recommended))
+    launches = collect_batches(kernel, problem, candidates(most, recommended))
     if calibration is not None and calibration.skips_absent_keys:
         launches = launches.without_absent_keys()
     resident = resident_ctas(kernel, launches, known.resources(kernel, problem))

@@ -336,15 +336,5 @@ void *coh_allocate_sparse(const char *name, size_t size, size_t guard, int read_
 // Opens bytes of sparse buffer number `index`, in whole pages. 0 if there is not enough memory.
 int coh_open(int index, size_t offset, size_t size) { return open_pages(buffers[index], offset, size); }
 
-// Closes all sparse buffers again and frees their memory.
-void coh_close_sparse() {
-    for (Buffer &b : buffers) {
-        if (!b.sparse) continue;
-        madvise(b.base, whole_pages(b.size), MADV_DONTNEED);
-        mprotect(b.base, whole_pages(b.size), PROT_NONE);
-        if (b.opened) memset(b.opened, 0, num_chunks(b));
-    }
-}
-
 }  // extern "C"
 #pragma GCC visibility pop

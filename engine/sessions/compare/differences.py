@@ -164,12 +164,13 @@ def _short_hash(text: str) -> str:
 
 
 def _hidden_changes(base: Snapshot, other: Snapshot, stored: Sequence[str]) -> list[str]:
-    """Return variants whose source hash changed but whose text is not stored in both sessions."""
+    """Return variants whose sources are not the same ones and whose text is not stored in both
+    sessions."""
     in_base, in_other = _hashes(base), _hashes(other)
     return [
         f"The source of {variant} differs, and its text is not stored in both sessions."
         for variant in sorted(set(in_base) & set(in_other))
-        if in_base[variant].isdisjoint(in_other[variant])
+        if in_base[variant] != in_other[variant]
         and not any(name.startswith(variant) for name in stored)
     ]
 

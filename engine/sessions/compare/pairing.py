@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from engine.attention.evaluation import Evaluation, Latency
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem, Status, UnknownName
-from engine.history.known_time import kernel_name, known_first, launched_as
+from engine.history.known_time import known_first, launched_as, under_own_names
 from engine.measure.statistics import (
     MIN_SAMPLES,
     RUN_TO_RUN_FLOOR,
@@ -149,11 +149,16 @@ def winners(
             sdpa.setdefault((e.problem, e.device), []).extend(_sdpa(name, e, kind))
         title = titles.get(name, name)
         kernels: dict[str, list[Evaluation]] = {}  # two series of a variant are two kernels
-        for e in session:
-            kernels.setdefault(kernel_name(e, title), []).append(e)
-        newest = (newest_by_key(each).values() for each in kernels.values())
-        for e in (e for of_one in newest for by_device in of_one for e in by_device.values()):
-            if (entry := _entry(name, e, kind, title)) is not None:
+        for e, named in zip(session, under_own_names(session, title), strict=True):
+            kernels.setdefault(named.variant, []).append(e)
+        newest = (
+            (own, by_device.values())
+            for own, each in kernels.items()
+            for by_device in newest_by_key(each).values()
+        )
+        for own, e in ((own, e) for own, of_one in newest for e in of_one):
+            is_reference = launched_as(e, title) != e.variant
+            if (entry := _entry(name, e, kind, own, is_reference)) is not None:
                 entries.setdefault((e.problem, e.device), []).append(entry)
     return tuple(
         _winner(problem, device, _beside(group, sdpa[problem, device]), environments)
@@ -199,14 +204,13 @@ def _beside(entries: list[Entry], sdpa: list[_Sdpa]) -> list[Entry]:
     return [e if e.sdpa_us is not None else min(sdpa).beside(e) for e in entries]
 
 
-def _entry(session: str, e: Evaluation, kind: str, title: str) -> Entry | None:
+def _entry(session: str, e: Evaluation, kind: str, name: str, is_reference: bool) -> Entry | None:
     latency = latency_of_kind(e, kind)
     if latency is None or latency.origin == "predicted" or not may_be_compared(e, latency):
         return None
     interval, samples = interval_of(latency)
-    is_reference = launched_as(e, title) != e.variant
     entry = Entry(
-        variant=kernel_name(e, title),
+        variant=name,
         config={} if is_reference else e.config,
         session=session,
         origin=latency.origin,

@@ -164,7 +164,7 @@ def _rows(
     if sizes:
         once = None
         if known is not None:
-            launches = collect(known.kernel.variant, known.plan.config, [e.problem])
+            launches = collect(known.kernel, [e.problem])
             once = format_bytes(int(launches.device_bytes[0]))
         yield _row(
             "bytes from and to DRAM", format_bytes(round(sum(sizes))), once, "every byte once"

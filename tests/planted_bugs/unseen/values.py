@@ -298,8 +298,8 @@ VALUES: tuple[Unseen, ...] = (
         (
             "O is rescaled for far too large a growth alone",
             ("v20",),
-            "MOST_GROWTH = 8.0f;",
-            "MOST_GROWTH = 40.0f;",
+            "RESCALE_THRESHOLD = 8.0f;",
+            "RESCALE_THRESHOLD = 40.0f;",
             (*MAXIMUM, *RESCALE, *OVERFLOW),
         ),
         config=_SEVERAL,
