@@ -340,6 +340,9 @@ class TestFindings:
         changed = {c.figure: (c.before, c.after, c.change) for c in changes(row.before, row.after)}
         assert changed["registers per thread"] == ("64", "71", "+7")
         assert changed["occupancy"] == ("50%", "25%", "−25 points")
+        wrong = replace(row.after, max_abs_err=0.675, tolerance=0.001)
+        (share,) = (c for c in changes(wrong, wrong) if c.figure == "share of the tolerance")
+        assert share.after == "675×"  # not 67502%
 
     def test_another_variant_may_take_more_registers(self) -> None:
         other = replace(rebuilt(128), variant="v06")

@@ -352,4 +352,6 @@ def _if_unequal(before: str, after: str) -> str:
 
 
 def _percent(share: float) -> str:
+    if share >= 10:  # an error far over the tolerance
+        return f"{share:,.0f}×"
     return f"{share:.3g}%" if (share := 100 * share) < 1 else f"{share:.0f}%"
