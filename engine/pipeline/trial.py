@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -11,7 +12,14 @@ from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.backends.base import RunOptions
 from engine.base import files
-from engine.base.errors import CompileError, InvalidKernel, InvalidProblem, Status, ToolMissing
+from engine.base.errors import (
+    FAULTS,
+    CompileError,
+    InvalidKernel,
+    InvalidProblem,
+    Status,
+    ToolMissing,
+)
 from engine.base.launch_arguments import (
     Argument,
     NullArg,
@@ -241,7 +249,8 @@ class Trial:
 def try_kernel(variant: Variant, arch: str, wanted: Problem | None = None) -> Trial:
     """Compile a kernel with NVRTC and for the host, execute the host build, and check its output.
 
-    A cubin is executed in software.
+    If the output is wrong, the check build is executed, too, which finds races, uninitialised reads
+    and divergent barriers. A cubin is executed in software.
 
     Args:
         arch: the GPU to compile for, `sm_89`.
@@ -266,17 +275,19 @@ def try_kernel(variant: Variant, arch: str, wanted: Problem | None = None) -> Tr
     except ToolMissing as error:
         note = f" Not compiled for a GPU: {error}"
     inputs = inputs_of(plan.problem)
-    backend = MachineCodeBackend() if plan.cubins else CpuBackend()
-    try:
-        result = backend.run(plan, inputs, RunOptions(arch=arch, timeout_s=_TIMEOUT_S))
-    finally:
-        backend.close()
-    if result.status is not Status.PASSED:
-        return Trial(False, f"{result.status.name}: {result.reason}", result.log)
-    found = check_output(inputs, result, plan=plan)
-    label = plan.problem.label()
-    if found.passed:
-        return Trial(True, f"It runs and is correct on {label}. {found.reason}{note}")
+    options = RunOptions(arch=arch, timeout_s=_TIMEOUT_S)
+    with closing(MachineCodeBackend() if plan.cubins else CpuBackend()) as backend:
+        result = backend.run(plan, inputs, options)
+        if result.status is not Status.PASSED:
+            return Trial(False, f"{result.status.name}: {result.reason}", result.log)
+        found = check_output(inputs, result, plan=plan)
+        label = plan.problem.label()
+        if found.passed:
+            return Trial(True, f"It runs and is correct on {label}. {found.reason}{note}")
+        # A race or an uninitialised read, if the check build finds one, is the cause.
+        checked = result if plan.cubins else backend.run(plan, inputs, replace(options, check=True))
+    if checked.status in FAULTS:
+        return Trial(False, f"{checked.status.name}: {checked.reason}", checked.log)
     findings = " ".join(finding.sentence for finding in found.findings[:1])
     return Trial(False, f"INCORRECT on {label}: {found.reason} {findings}".strip(), result.log)
 

@@ -21,6 +21,14 @@ WRONG = [
     ("float m = -INFINITY", "float m = -UNHEARD", "", 'identifier "UNHEARD"'),
     ("if (row >= S) return;", "", "", "OUT_OF_BOUNDS: "),
     ('["float32"]', '["float16"]', "declared_otherwise", "float16"),
+    # A row sum goes from a thread to its neighbour without a barrier.
+    (
+        "    for (int d = 0; d < HEAD_DIM; d++) O[",
+        "    __shared__ float sums[64];\n    sums[threadIdx.x ^ 1] = l;\n    l = sums[threadIdx.x];\n"
+        "    for (int d = 0; d < HEAD_DIM; d++) O[",
+        "",
+        "uninitialised shared memory",
+    ),
 ]
 
 
