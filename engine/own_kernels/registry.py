@@ -76,6 +76,8 @@ def kernel_named(text: str) -> str:
 def source_named(text: str) -> Path:
     """Return the source of an own kernel. Raises UnknownName if there is no such file."""
     path = Path(text)
+    if path.expanduser().is_dir():
+        raise UnknownName(f"{text} is a folder: name a .cu file in it.", code="kernel_is_a_folder")
     if not path.expanduser().is_file():
         raise UnknownName(f"There is no file {text}: name a .cu file.", code="no_such_cu_file")
     return path

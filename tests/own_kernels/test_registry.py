@@ -132,6 +132,7 @@ def test_names_of_the_ladder_are_reserved(folder: Path, monkeypatch: pytest.Monk
     ("name", "error"),
     [
         ("nothing.cu", "no_such_cu_file"),
+        ("", "kernel_is_a_folder"),
         ("kernels.txt", "no_kernel_source"),
         ("flash.cubin", "no_cubin"),
         ("odd name.cu", "kernel_name_form"),

@@ -24,8 +24,8 @@ WRONG = [
     # A row sum goes from a thread to its neighbour without a barrier.
     (
         "    for (int d = 0; d < HEAD_DIM; d++) O[",
-        "    __shared__ float sums[64];\n    sums[threadIdx.x ^ 1] = l;\n    l = sums[threadIdx.x];\n"
-        "    for (int d = 0; d < HEAD_DIM; d++) O[",
+        "    __shared__ float sums[64];\n    sums[threadIdx.x ^ 1] = l;\n"
+        "    l = sums[threadIdx.x];\n    for (int d = 0; d < HEAD_DIM; d++) O[",
         "",
         "uninitialised shared memory",
     ),
