@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from engine.attention.evaluation import Evaluation
-from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import CompileError, InvalidKernel, SnapshotError, StoreError, UnknownName
 from engine.base.files import MAX_SOURCE, data_folder
@@ -441,13 +440,11 @@ def make_snapshot(
     created: str | None = None,
     updated: str | None = None,
     id: str | None = None,  # noqa: A002  (the field's name)
-    problems: Iterable[Problem] = (),
     **fields: Any,
 ) -> Snapshot:
     """Return a snapshot of `evaluations`. Texts are cleaned and shortened to the limits of a file.
 
     Args:
-        problems: further problems without an evaluation.
         created, updated: now by default.
         fields: further fields of `Snapshot`.
 
@@ -464,7 +461,6 @@ def make_snapshot(
         "updated": updated or present,
         "provenance": clean_lines(provenance, MAX_SENTENCE),
         "environment": environment,
-        "problems": tuple(dict.fromkeys([*(e.problem for e in evaluations), *problems])),
         "evaluations": [encode(evaluation) for evaluation in evaluations],
         **fields,
     }

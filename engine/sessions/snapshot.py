@@ -19,9 +19,9 @@ version 4 the statuses RACE and OUT_OF_BOUNDS; version 5 a problem's features (`
 the machine code of an evaluation executes; version 7 `kv_dtype` of problems and `fp8_err` of
 verdicts; version 8 `lse` of problems. Version 9 removes fields that follow from others
 (`Stored.derived`): `resources` and `occupancy` beside the passes, sums, shares, `limiter`,
-`within_fixed_bound`; version 10 the text of the timeline's evaluations. Old journals, which have no
-version, have these fields, too, so every class ignores its own derived fields; no other migration
-is needed between versions.
+`within_fixed_bound`; version 10 the text of the timeline's evaluations, and `problems`, those of
+the evaluations. Old journals, which have no version, have these fields, too, so every class ignores
+its own derived fields; no other migration is needed between versions.
 """
 
 from __future__ import annotations
@@ -242,7 +242,6 @@ class Snapshot(Record):
     updated: Time
     provenance: Sentence = ""  # where recorded figures come from
     environment: Environment
-    problems: Annotated[tuple[Problem, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE]
     evaluations: Annotated[tuple[Evaluation, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE]
     error_maps: Annotated[
         tuple[StoredErrorMap, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE
@@ -266,6 +265,11 @@ class Snapshot(Record):
                     f"{place}.evaluation is {index}, and there are {known} evaluations"
                 )
         return self
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Return the evaluations' problems, each once."""
+        return tuple(dict.fromkeys(e.problem for e in self.evaluations))
 
     def opened(self) -> tuple[Evaluation, ...]:
         """Return the evaluations with origin "measured" changed to "recorded"."""
@@ -386,6 +390,7 @@ def loads(data: bytes, *, name: str) -> Snapshot:
     with collector_paused():
         raw = _known_version(_parse(text, label), label)
         decode(Summary, raw.pop("summary", None), name=label, at="summary")
+        raw.pop("problems", None)  # in files before version 10
         return decode(Snapshot, raw, name=label)
 
 

@@ -173,7 +173,7 @@ def test_the_summary_comes_first_and_one_evaluation_is_small() -> None:
 
 def test_an_empty_session_has_a_report() -> None:
     empty = snapshot_maker().model_copy(
-        update={"evaluations": (), "problems": (), "error_maps": (), "timeline": (), "target": None}
+        update={"evaluations": (), "error_maps": (), "timeline": (), "target": None}
     )
     assert "<svg" not in to_html(empty)
     assert to_markdown(empty).startswith("# Test data")

@@ -163,16 +163,16 @@ def test_a_summary_of_a_later_version_is_not_read() -> None:
 )
 def test_one_problem_has_one_form_in_a_file(name: str, value: Any, said: str) -> None:
     raw = json.loads(dumps(decoding(), compress=False))
-    raw["problems"][0][name] = value
-    with raises(SnapshotError, "value_error", "problems[0]") as refused:
+    raw["evaluations"][0]["problem"][name] = value
+    with raises(SnapshotError, "value_error", "evaluations[0].problem") as refused:
         loads(json.dumps(raw).encode(), name="x.json")
     assert says(str(refused.value), said, name)
 
 
 def test_a_length_of_keys_is_a_number_in_a_file() -> None:
     raw = json.loads(dumps(decoding(), compress=False))
-    raw["problems"][0]["seqlen_kv"] = "4096"
-    with raises(SnapshotError, "int_type", "problems[0].seqlen_kv "):
+    raw["evaluations"][0]["problem"]["seqlen_kv"] = "4096"
+    with raises(SnapshotError, "int_type", "evaluations[0].problem.seqlen_kv "):
         loads(json.dumps(raw).encode(), name="x.json")
 
 
