@@ -25,6 +25,7 @@ from engine.base.files import data_folder
 from engine.base.schema import MAX_SENTENCE, clean_lines, decode, encode
 from engine.base.units import format_speedup, format_us
 from engine.history.known_time import (
+    NOT_COMPARABLE,
     are_comparable,
     as_launched,
     launched_as,
@@ -104,6 +105,7 @@ def _gain(now: Evaluation, evaluations: Sequence[Evaluation]) -> float | None:
             and start.status is not Status.INCORRECT
             and (start.problem, start.device) == (now.problem, now.device)
             and _is_reference(start) == _is_reference(now)
+            and start.latency.kind == now.latency.kind
             and are_comparable(start.latency.basis, now.latency.basis)
         ):
             return start.latency.median_us / now.latency.median_us
@@ -323,8 +325,11 @@ def _per_unit_gains(_: Goal, evaluations: list[Evaluation]) -> list[Figure]:
     groups: dict[object, list[Evaluation]] = {}
     for e in evaluations:
         p = e.problem
-        is_predicted = e.latency is not None and e.latency.origin == "predicted"
-        rest = (p.head_group, p.rest, e.latency.basis if e.latency and is_predicted else "taken")
+        how = None
+        if e.latency is not None:
+            is_predicted = e.latency.origin == "predicted"
+            how = (e.latency.kind, e.latency.basis if is_predicted else "known")
+        rest = (p.head_group, p.rest, how)
         key = (e.variant, tuple(sorted(e.config.items())), e.device, rest)
         groups.setdefault(key, []).append(e)
     figures = []
@@ -415,7 +420,10 @@ def deltas(
         changes["correctness"] = _change(c.max_abs_err, correctness.max_abs_err, ".2g")
     if latency is not None and baseline.latency is not None:
         was = f"{format_us(baseline.latency.median_us)} {baseline.latency.origin}"
-        if was == f"{format_us(latency.median_us)} {latency.origin}":
+        if baseline.latency.kind != latency.kind:
+            kinds = (kind.replace("_", " ") for kind in (baseline.latency.kind, latency.kind))
+            change = f"{' ÷ '.join(kinds)}, {NOT_COMPARABLE}, was {was}"
+        elif was == f"{format_us(latency.median_us)} {latency.origin}":
             change = "as pinned"
         elif not are_comparable(baseline.latency.basis, latency.basis):
             change = f"{not_comparable(baseline.latency.basis, latency.basis)}, was {was}"

@@ -152,6 +152,8 @@ def test_a_gain_is_of_times_of_one_kernel_and_one_method() -> None:
     assert gain(roofline, predicted(20.0, "machine code"), code) == 2.0
     assert gain(imported(30.0), timed(10.0)) == 1.0
     assert gain(timed(30.0), timed(10.0)) == 3.0
+    cold = replace(timed(30.0), latency=make_latency(30.0, 0, kind="device_cold"))
+    assert gain(cold, timed(10.0)) == 1.0
 
 
 def test_another_kernels_time_meets_no_goal_of_a_variant() -> None:

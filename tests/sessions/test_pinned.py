@@ -11,7 +11,7 @@ from words import says
 
 from engine.attention.evaluation import Evaluation, PassReport
 from engine.attention.problem import Problem
-from engine.history.known_time import not_comparable
+from engine.history.known_time import NOT_COMPARABLE, not_comparable
 from engine.sessions.goal import deltas, pin, pinned, pinned_path, unpin
 
 
@@ -63,6 +63,9 @@ def test_deltas_name_the_old_and_the_new_value() -> None:
     assert told["correctness"] == told["waves"]
     assert says(told["waves"], "as_pinned")
     assert says(against(base, base)["latency"], "as_pinned")
+    cold = replace(base, latency=replace(latency(50.0), kind="device_cold"))
+    there = f"device cold ÷ device warm, {NOT_COMPARABLE}, was 50 µs measured"
+    assert against(cold, now)["latency"] == there
 
 
 def test_predicted_times_are_not_compared_with_measured_ones() -> None:
