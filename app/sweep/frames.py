@@ -11,7 +11,7 @@ from engine.base.errors import AttuneError
 from engine.base.table import Table
 from engine.base.units import format_speedup, format_us
 from engine.history import History
-from engine.history.known_time import KnownTime, are_comparable
+from engine.history.known_time import NOT_COMPARABLE, KnownTime, are_comparable
 from engine.jobs.layout import JobProgress
 from engine.model.kernel import Kernel
 from engine.search.autotune import ProblemResult
@@ -181,7 +181,7 @@ def best(result: ProblemResult, rows: Sequence[SweepRow]) -> list[dict[str, Any]
             "variant and config": by_point[place.point].label(),
             "latency": format_us(place.interval.median),
             "interval": f"{format_us(place.interval.low)} – {format_us(place.interval.high)}",
-            "against the best": place.ratio,
+            "against the best": NOT_COMPARABLE if place.ratio is None else f"{place.ratio:.3g}×",
             "origin": result.origin,
             "device": result.device,
             "point": place.point,

@@ -354,6 +354,8 @@ def not_comparable(basis: str, other: str) -> str:
     if _is_predicted(basis) and _is_predicted(other):
         return f"{basis} ÷ {other}, {NOT_COMPARABLE}"
     first, second = (text.split()[0] for text in (basis, other))
+    if first == second:  # both recorded elsewhere
+        return f"timed in unknown ways, {NOT_COMPARABLE}"
     if second == "predicted":
         first, second = second, first
     return f"{first} ÷ {second}, {NOT_COMPARABLE}"

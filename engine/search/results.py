@@ -17,7 +17,7 @@ from engine.base.errors import AttuneError, Status
 from engine.base.table import Table
 from engine.base.units import format_us
 from engine.devices import find_device
-from engine.history.known_time import are_comparable
+from engine.history.known_time import NOT_COMPARABLE, are_comparable
 from engine.measure.statistics import Verdict
 from engine.model.kernel import Kernel
 from engine.model.roofline import Roofs, launch_work, roofline_points, roofs_of
@@ -319,7 +319,7 @@ def result_tables(rows: Sequence[SweepRow], results: Sequence[ProblemResult]) ->
                 "variant and config": by_point[p.point].label(),
                 f"µs, {result.origin}": p.interval.median,
                 "interval": f"{p.interval.low:.4g} – {p.interval.high:.4g}",
-                "ratio": "not comparable" if p.ratio is None else f"{p.ratio:.3f}",
+                "ratio": NOT_COMPARABLE if p.ratio is None else f"{p.ratio:.3f}",
             }
             for p in result.places[:SHOWN_PLACES]
         ]
