@@ -278,14 +278,10 @@ def _plan(variant: Variant, problem: Problem, config: Config, rows: int) -> Laun
 
 
 def name_of(
-    variant: Variant,
-    plan: LaunchPlan,
-    compiled: CompileReport,
-    device: DeviceSpec,
-    resident: int,
-    regime: Regime,
+    kernel: Kernel, plan: LaunchPlan, compiled: CompileReport, resident: int, regime: Regime
 ) -> str:
     """Return the cache key: cubin, GPU, resident CTAs, and what lengths and regime depend on."""
+    variant, device = kernel.variant, kernel.device
     gpu = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops]
     lengths = [(FIRST_ROWS, LATER_ROWS)]
     if variant.work.schedule is None:
@@ -411,7 +407,7 @@ def known_ctas(
         shipped: as `find`'s.
     """
     regime = regime_of(plan, kernel.device)
-    return find(name_of(kernel.variant, plan, compiled, kernel.device, resident, regime), shipped)
+    return find(name_of(kernel, plan, compiled, resident, regime), shipped)
 
 
 # CTA times of launches.
@@ -463,7 +459,7 @@ def known_batch_curve(
     parts, spread = np.zeros((3, launches.size)), 0.0
     traffic = _traffic(kernel, problem, launches, held)
     for regime, there in zip(REGIMES, (is_alone, ~is_alone), strict=True):
-        known = find(name_of(variant, plan, compiled, device, held, regime))
+        known = find(name_of(kernel, plan, compiled, held, regime))
         if known is None:
             return None
         spread = known.spread

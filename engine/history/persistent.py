@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
-from engine.devices.spec import DeviceSpec
 from engine.machine_code.cubin import Entry
 from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import CtaTrace, Emulator
@@ -330,35 +329,35 @@ def _hats(x: npt.NDArray[np.int64], knots: list[int]) -> FloatArray:
 def simulate_persistent(
     program: Program,
     entry: Entry,
-    variant: Variant,
+    kernel: Kernel,
     plan: LaunchPlan,
-    device: DeviceSpec,
     resident: int,
     regimes: Sequence[Regime],
 ) -> dict[Regime, PersistentCtas]:
     """Simulate the main pass of a persistent kernel. Raises as `Emulator` and `simulate_sm`."""
+    device = kernel.device
     gpu = gpu_rates(device)
-    known = _samples(program, entry, variant, plan)
+    known = _samples(program, entry, kernel.variant, plan)
     smem_bytes = program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
     taken = resident * allocated_smem(device, smem_bytes)
 
     def of_regime(regime: Regime) -> PersistentCtas:
         # If few SMs are busy, each has at most one CTA.
         held = 1 if regime == "alone" else resident
-        kernel, fetching = (
+        sm, fetching = (
             sm_kernel(program, gpu, regime, taken, fetches_code) for fetches_code in (False, True)
         )
         counts = counts_of(held)
         features = np.stack([sample.features for sample in known])
         in_step_timings = in_parallel(
-            lambda sample: [_in_step(kernel, sample, count, held) for count in counts], known
+            lambda sample: [_in_step(sm, sample, count, held) for count in counts], known
         )
         cycles = np.array([[timing.cycles for timing in of] for of in in_step_timings])
         in_step = tuple(_costs(features, column) for column in cycles.T)
         mixed = [in_step[0]]
         for at, count in enumerate(counts[1:], start=2):
             upto = np.stack([np.interp(range(1, count + 1), counts[:at], c[:at]) for c in cycles])
-            mixed.append(_costs(features, _mixed_cycles(kernel, known, upto, count, held)))
+            mixed.append(_costs(features, _mixed_cycles(sm, known, upto, count, held)))
         fetch_cycles = _in_step(fetching, known[0], 1, held).cycles - float(cycles[0, 0])
         longest = int(cycles[:, -1].argmax())
         from_dram = sm_kernel(program, gpu, "streaming", taken, fetches_code=False)

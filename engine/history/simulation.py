@@ -71,7 +71,7 @@ _MAX_TURNS = 4
 
 
 def simulate(
-    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
+    kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel, resident: int
 ) -> dict[Regime, KernelCtas]:
     """Simulate the main pass's CTAs in both regimes, because problems of the kernel may be in
     either.
@@ -79,11 +79,12 @@ def simulate(
     Raises:
         AttuneError: the machine code cannot be disassembled, executed or timed.
     """
+    variant, device = kernel.variant, kernel.device
     cubin = read_cubin(compiled.cubin)
     entry = find_entry(cubin, compiled.symbols.get(plan.passes[0].entry, plan.passes[0].entry))
     program = program_of(cubin, entry.name)
     if variant.work.schedule is not None:
-        return dict(simulate_persistent(program, entry, variant, plan, device, resident, REGIMES))
+        return dict(simulate_persistent(program, entry, kernel, plan, resident, REGIMES))
     gpu = gpu_rates(device)
     even = has_even_splits(program, entry, variant, plan)
     traces = longest_ctas(program, entry, variant, plan, even)
@@ -116,9 +117,9 @@ def simulate(
         slots = None
         if regime != "alone" and cut_queries:
             taken = resident * allocated_smem(device, smem_bytes)
-            kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
+            sm = sm_kernel(program, gpu, regime, taken, fetches_code=False)
             slots = slot_times(
-                kernel, variant.work.query_rows(plan.problem, plan.config), cut_queries, resident
+                sm, variant.work.query_rows(plan.problem, plan.config), cut_queries, resident
             )
         return SimulatedCtas(
             measured,
@@ -144,11 +145,11 @@ def launch_curve(
     executed; then the roofline is used.
     """
     try:
-        simulated = simulate(kernel.variant, plan, compiled, kernel.device, resident)
+        simulated = simulate(kernel, plan, compiled, resident)
     except AttuneError:
         return None
     for regime, ctas in simulated.items():
-        store(name_of(kernel.variant, plan, compiled, kernel.device, resident, regime), ctas)
+        store(name_of(kernel, plan, compiled, resident, regime), ctas)
     return known_launch_curve(kernel, plan, compiled, resident)
 
 

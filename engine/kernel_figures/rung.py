@@ -515,7 +515,7 @@ def _figures(kernel: Kernel, problem: Problem) -> ShippedFigures:
     found.counts[counts_path(plan, compiled).name] = asdict(counts)
     resident = passes[0].occupancy.ctas_per_sm
     for regime in REGIMES:
-        name = name_of(kernel.variant, plan, compiled, kernel.device, resident, regime)
+        name = name_of(kernel, plan, compiled, resident, regime)
         if (ctas := find(name)) is not None:
             found.ctas[name] = asdict(ctas)
     return found

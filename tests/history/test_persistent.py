@@ -160,13 +160,15 @@ def test_a_long_cta_takes_the_sum_of_its_pieces(name: str, causal: bool) -> None
     emulator, gpu = emulator_of(plan, compiled), find_device(device)
     program = emulator.program
     entry = read_cubin(compiled.cubin).entries[program.entry]
-    ctas = simulate_persistent(program, entry, variant, plan, gpu, 1, ("shared",))["shared"]
+    ctas = simulate_persistent(
+        program, entry, Kernel.of(variant, gpu, plan.config), plan, 1, ("shared",)
+    )["shared"]
     pieces = pieces_of(variant, problem, plan.config, 132)
     costs = features_of(pieces, plan.config)[pieces.cta == 66].sum(axis=0) @ ctas.costs[0]
     taken = allocated_smem(gpu, program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes)
-    kernel = sm_kernel(program, gpu_rates(gpu), "shared", taken, fetches_code=False)
+    sm = sm_kernel(program, gpu_rates(gpu), "shared", taken, fetches_code=False)
     trace = emulator.trace((66, 0, 0))[0]
-    followed = simulate_sm(kernel, [trace], [0], 1, stalls=False).cycles
+    followed = simulate_sm(sm, [trace], [0], 1, stalls=False).cycles
     assert costs == pytest.approx(followed, rel=0.04)
 
 
@@ -189,7 +191,7 @@ def test_no_ctas_are_simulated_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("engine.history.persistent.simulate_sm", counted)
     ctas = simulate_persistent(
-        *(emulator.program, entry, find_variant("v13"), plan, gpu, 2, ("shared",))
+        *(emulator.program, entry, Kernel.of("v13", gpu, plan.config), plan, 2, ("shared",))
     )
     assert ctas["shared"].counts == (1, 2)
     assert len(simulated) > 40
