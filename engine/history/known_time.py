@@ -103,14 +103,19 @@ def with_source(name: str, source: str) -> str:
 def other_source(evaluation: Evaluation) -> str:
     """Return the first digits of the evaluated source's SHA-256 if it is not the variant's present
     one; empty if it is, or was not recorded, or did not run as the variant."""
-    return _other_than(_present_sha256(evaluation.variant), evaluation)
+    return other_sources([evaluation])[0]
 
 
-def _other_than(present: str, evaluation: Evaluation) -> str:
-    sha256 = evaluation.source_sha256
-    if evaluation.status is Status.SKIPPED or sha256 == present:
-        return ""
-    return sha256[:_SOURCE_DIGITS]
+def other_sources(evaluations: Iterable[Evaluation]) -> list[str]:
+    """Return `other_source` of each evaluation; the source of each variant is read once."""
+    evaluations = list(evaluations)
+    present = {name: _present_sha256(name) for name in {e.variant for e in evaluations}}
+    return [
+        ""
+        if e.status is Status.SKIPPED or e.source_sha256 == present[e.variant]
+        else e.source_sha256[:_SOURCE_DIGITS]
+        for e in evaluations
+    ]
 
 
 def predicted_name(variant: str, sha256: str) -> str:
@@ -156,10 +161,9 @@ def as_launched(evaluations: Iterable[Evaluation], session: str) -> list[Evaluat
 def with_sources(launched: Iterable[Evaluation]) -> list[Evaluation]:
     """The evaluations of `as_launched` with `kernel_name` for their variant, to be shown."""
     launched = list(launched)
-    present = {name: _present_sha256(name) for name in {e.variant for e in launched}}
-    others = (_other_than(present[e.variant], e) for e in launched)
     return [
-        _named(e, with_source(e.variant, other)) for e, other in zip(launched, others, strict=True)
+        _named(e, with_source(e.variant, other))
+        for e, other in zip(launched, other_sources(launched), strict=True)
     ]
 
 
