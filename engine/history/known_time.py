@@ -25,6 +25,7 @@ SourceMatch: TypeAlias = Literal["this source", "another source", "source not re
 # Two predicted times on one GPU that differ by more than this are in the right order in at least 95
 # % of the pairs of tests/bench/bench_sass_validation.py, which prints how many.
 RANKING_ERROR = 0.10
+RECORDED = "recorded, not checked here"
 _SOURCE_DIGITS = 8  # of a source's SHA-256 in names
 _SERIES = "series: "  # prefix of an import's note that names the series of a time
 
@@ -150,6 +151,20 @@ def under_own_names(evaluations: Iterable[Evaluation], session: str) -> list[Eva
     that another kernel's time is not shown as the variant's, nor a slice's as the whole GPU's.
     """
     return with_sources(as_launched(evaluations, session))
+
+
+def was_recorded_elsewhere(evaluation: Evaluation) -> bool:
+    """True for a time that Attune has from a file: it neither ran the kernel nor checked its
+    result."""
+    times = (evaluation.latency, *(b.latency for b in evaluation.baselines))
+    return evaluation.status is Status.SKIPPED and any(
+        time is not None and time.origin != "predicted" for time in times
+    )
+
+
+def status_label(evaluation: Evaluation) -> str:
+    """Return the status to show: `PASSED`, or `RECORDED` for a time that was recorded elsewhere."""
+    return RECORDED if was_recorded_elsewhere(evaluation) else str(evaluation.status)
 
 
 def as_launched(evaluations: Iterable[Evaluation], session: str) -> list[Evaluation]:

@@ -9,7 +9,13 @@ from typing import Literal, TypeAlias
 from engine.attention.evaluation import Evaluation, Latency
 from engine.attention.problem import Problem
 from engine.base.errors import BadInput, UnknownName
-from engine.history.known_time import are_comparable, as_launched, on_timed_devices, other_sources
+from engine.history.known_time import (
+    are_comparable,
+    as_launched,
+    on_timed_devices,
+    other_sources,
+    status_label,
+)
 from engine.measure.statistics import Comparison, Verdict, interval_verdict
 from engine.sessions.compare.differences import (
     Conditions,
@@ -497,7 +503,7 @@ def _judge(
     """Return the verdict, its interval and its sentence."""
     for e, latency, which in ((before, first, "The baseline"), (after, second, "This session's")):
         if not may_be_compared(e, latency):
-            return None, None, f"{which} is {e.status}: {e.reason}"
+            return None, None, f"{which} is {status_label(e)}: {e.reason}"
     if first is None or second is None:
         which = "The baseline has" if first is None else "This session has"
         return None, None, f"{which} no time of this kind."

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, get_args
 
 from engine.attention.evaluation import CodeCounts, Evaluation, Latency, Origin
+from engine.base.errors import Status
 from engine.base.units import format_bytes, format_speedup, format_us
-from engine.history.known_time import are_comparable, not_comparable
+from engine.history.known_time import RECORDED, are_comparable, not_comparable
 from engine.sessions.snapshot import Environment, Snapshot
 
 # The date, and figures that change all the time.
@@ -261,6 +262,12 @@ class KernelFigures:
         return time.median_us if time is not None else None
 
     @property
+    def status_label(self) -> str:
+        """Return the status to show, as of an evaluation."""
+        is_recorded = self.status == Status.SKIPPED and set(self.times) - {"predicted"}
+        return RECORDED if is_recorded else self.status
+
+    @property
     def error_share(self) -> float | None:
         """Return the largest error divided by the tolerance; None if unknown."""
         if self.max_abs_err is None or not self.tolerance:
@@ -302,8 +309,9 @@ def kernel_figures(evaluation: Evaluation, times: Iterable[Latency]) -> KernelFi
 
 def changes(before: KernelFigures, after: KernelFigures) -> tuple[Change, ...]:
     """Return every figure that at least one of the two has, in the order of `FIGURES`."""
+    statuses = before.status_label, after.status_label
     rows = [
-        Change("status", before.status, after.status, _if_unequal(before.status, after.status)),
+        Change("status", *statuses, _if_unequal(*statuses)),
         _number("max |error|", before.max_abs_err, after.max_abs_err, lambda x: f"{x:.3g}"),
         _points("share of the tolerance", before.error_share, after.error_share),
         _number("registers per thread", before.registers, after.registers, str),
