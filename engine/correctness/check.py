@@ -41,7 +41,6 @@ from engine.attention.tensors import (
     absolute_tolerance,
     decode,
 )
-from engine.backends.base import RunResult
 from engine.base.errors import Status
 from engine.correctness.diagnosis import diagnose
 from engine.correctness.expected import Expected, expect, row_factor_rms, with_wrong_slices
@@ -65,6 +64,7 @@ from engine.correctness.reference import (
     emulated_attention,
 )
 from engine.correctness.suspected_bugs import Case, SuspectedBug, small_bugs, spread_cases
+from engine.cuda_on_host.client import RunResult
 from kernels.variant import Dtype
 
 # A second, stricter test: an output may pass and still have an error that is not due to rounding.

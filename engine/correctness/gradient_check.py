@@ -24,7 +24,6 @@ from engine.attention.tensors import (
     RawArray,
     absolute_tolerance,
 )
-from engine.backends.base import RunResult
 from engine.correctness.diagnosis.patterns import find_patterns
 from engine.correctness.findings import FindingCode, place_of
 from engine.correctness.gradients import (
@@ -52,6 +51,7 @@ from engine.correctness.reference import (
     covered_blocks,
     softmax_parts,
 )
+from engine.cuda_on_host.client import RunResult
 
 NAMES = {"dq": "dQ", "dk": "dK", "dv": "dV"}
 # What to look at, by the correct outputs, which exclude the computations that they share with the

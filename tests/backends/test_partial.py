@@ -16,14 +16,14 @@ from words import raises, says
 from engine.attention.evaluation import Evaluation
 from engine.attention.plan import TensorArg, make_plan
 from engine.attention.problem import Problem
-from engine.backends.base import RunOptions, RunResult
+from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.backends.partial import MAX_GROUP, PartialRunError
 from engine.base.errors import Status
 from engine.base.launch_arguments import PassLaunch
 from engine.correctness.check import check_against
 from engine.correctness.expected import expect
-from engine.cuda_on_host.client import Client
+from engine.cuda_on_host.client import Client, RunResult
 from engine.cuda_on_host.error_kinds import ErrorKind
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import PartialRun, takes_too_long

@@ -16,10 +16,10 @@ import engine.pipeline.evaluation_run as pipeline
 from engine.attention.config import find_variant
 from engine.attention.evaluation import Evaluation
 from engine.attention.problem import Problem
-from engine.backends.base import RunResult
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import Status, UnknownName
 from engine.base.schema import decode, encode
+from engine.cuda_on_host.client import RunResult
 from engine.history import History
 from engine.machine_code import execution
 from engine.model.kernel import compile_plan
