@@ -11,10 +11,12 @@ from app.evaluation.maps import ErrorMapView
 from app.evaluation.source import line_links
 from app.evaluation.view import EvaluationView
 from app.shared import plot, tables
+from app.shared.palette import ORIGIN_ICON
 from app.shared.widgets import empty, failure, plain_markdown, theme
 from engine.attention.evaluation import Correctness, Evaluation
 from engine.base.errors import Status
 from engine.base.units import format_us
+from engine.history.known_time import RECORDED, was_recorded_elsewhere
 
 
 def draw(view: EvaluationView, *, tabs_key: str) -> None:
@@ -33,6 +35,12 @@ def draw(view: EvaluationView, *, tabs_key: str) -> None:
             "This verdict is for an older version of the source file. Press Run.",
             icon=":material/history:",
         )
+    if was_recorded_elsewhere(evaluation):
+        st.info(
+            f"**{RECORDED.capitalize()}.** {plain_markdown(evaluation.reason)}",
+            icon=ORIGIN_ICON["recorded"],
+        )
+        return
     if evaluation.correctness is None:
         failure(evaluation.status, evaluation.reason, evaluation.log, run=evaluation.execution)
         line_links(view, f"{evaluation.reason} {evaluation.log}", "reason", tabs_key)

@@ -1,7 +1,8 @@
 """Times of the sessions store: `python tests/bench/bench_sessions.py`.
 
-Prints how long a store of 10,000 snapshots takes to list (cold: no index; warm: with it), and how
-long a snapshot of 1,000 evaluations × 200 samples takes to save and to open.
+Prints how long a store of 10,000 snapshots takes to list (cold: no index; warm: with it), how long
+a snapshot of 1,000 evaluations × 200 samples takes to save and to open, and how long two sessions
+of 2,000 evaluations × 30 samples take to compare.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from sessions_data import evaluation_maker  # noqa: E402
 
 from engine.attention.problem import Problem  # noqa: E402
 from engine.devices.environment import collect_environment  # noqa: E402
+from engine.sessions.compare import compare_sessions  # noqa: E402
 from engine.sessions.session import make_snapshot  # noqa: E402
-from engine.sessions.snapshot import dumps, loads  # noqa: E402
+from engine.sessions.snapshot import Snapshot, dumps, loads  # noqa: E402
 from engine.sessions.store import Store, search  # noqa: E402
 
 NUM_SNAPSHOTS = 10_000
@@ -49,6 +51,21 @@ def fill(folder: Path) -> None:
             (folder / name).write_bytes(data)
 
 
+def session_of_2000(seed: int) -> Snapshot:
+    """Return ten configs on each of 200 problems."""
+    evaluations = [
+        evaluation_maker(
+            problem=Problem(1 + i % 20, 1 + i // 20, 128, 64),
+            config={"block_n": 16 * (1 + config)},
+            samples=30,
+            seed=seed + 10 * i + config,
+        )
+        for i in range(200)
+        for config in range(10)
+    ]
+    return make_snapshot(evaluations, environment=collect_environment())
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
@@ -73,6 +90,10 @@ def main() -> None:
         )
         print(f"{'its file':<58} {len(data) / 1e6:7.2f} MB")
         timed("open it: expand, parse, validate", 1, lambda: loads(data, name="big.json.gz"))
+
+        sides = {name: session_of_2000(seed) for name, seed in (("before", 0), ("after", 2_000))}
+        compare_sessions(sides)  # imports SciPy
+        timed("compare 2,000 with 2,000 evaluations", 0.6, lambda: compare_sessions(sides))
 
 
 if __name__ == "__main__":
