@@ -7,11 +7,12 @@ from collections.abc import Iterable
 import streamlit as st
 
 from app.evaluation.view import EvaluationView
-from app.shared.palette import ORIGIN_COLOR, STATUS_COLOR, STATUS_ICON
+from app.shared.palette import ORIGIN_COLOR, ORIGIN_ICON, STATUS_COLOR, STATUS_ICON
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown, tile, tile_row
 from engine.attention.evaluation import Correctness, Evaluation, Occupancy, Resources
 from engine.base.units import format_bytes, format_count, format_thread_fill, format_us
+from engine.history.known_time import was_recorded_elsewhere
 from engine.sessions.goal import deltas
 
 _UNKNOWN = "–"
@@ -69,6 +70,10 @@ def _correctness(evaluation: Evaluation | None, is_stale: bool, delta: str | Non
     label, term = "Correctness", TERMS["correctness"]
     if evaluation is None:
         tile(label, _UNKNOWN, "not run", term=term, icon=":material/radio_button_unchecked:")
+        return
+    if was_recorded_elsewhere(evaluation):
+        icon = ORIGIN_ICON["recorded"]
+        tile(label, "Not checked", "recorded", delta or "", term=term, color="gray", icon=icon)
         return
     status, c = evaluation.status, evaluation.correctness
     word = str(status).replace("_", " ").capitalize()

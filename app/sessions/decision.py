@@ -9,6 +9,7 @@ import streamlit as st
 from app.shared import notices, tables
 from app.shared.widgets import plain_markdown, show_errors
 from engine.base.schema import decode
+from engine.history.known_time import timed_device
 from engine.sessions.session import Session
 from engine.sessions.snapshot import Decision, Spent
 from engine.sessions.store import SnapshotInfo, Store
@@ -48,7 +49,7 @@ def form(session: Session, place: str) -> None:
 
 def draw(session: Session) -> None:
     """Draw the decision and the cost so far."""
-    devices = list(dict.fromkeys(e.device for e in session.evaluations))
+    devices = list(dict.fromkeys(map(timed_device, session.evaluations)))
     words = [f"{name} {text}" for name, text in spent_rows(session.spent, devices).items()]
     if session.decision is not None:
         words.insert(0, f"Decision: {session.decision.outcome}. {session.decision.why}".strip())

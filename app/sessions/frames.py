@@ -9,7 +9,7 @@ import pandas as pd
 from engine.attention.evaluation import Evaluation
 from engine.base.table import Table
 from engine.base.units import format_bytes
-from engine.history.known_time import under_own_names
+from engine.history.known_time import status_label, under_own_names
 from engine.sessions.known_times import Ledger
 from engine.sessions.snapshot import Summary
 from engine.sessions.store import SnapshotInfo
@@ -27,7 +27,7 @@ def evaluations(results: Sequence[Evaluation], session: str) -> pd.DataFrame:
     )
     rows = [
         (
-            str(e.status),
+            status_label(e),
             e.variant,
             e.problem.label(),
             ", ".join(f"{k}={v}" for k, v in e.config.items()),

@@ -9,6 +9,7 @@ import streamlit as st
 from app.shared import notices
 from app.shared.widgets import plain_markdown
 from engine.attention.evaluation import Evaluation
+from engine.history.known_time import under_own_names
 from engine.sessions.goal import pin, pinned, unpin
 
 _NOTICES = "pinned"
@@ -30,9 +31,10 @@ def button(shown: Callable[[], Evaluation | None], *, disabled: bool) -> None:
 def draw() -> None:
     """Draw the pinned baseline with a button to unpin it."""
     notices.draw(_NOTICES)
-    baseline = pinned()
-    if baseline is None:
+    stored = pinned()
+    if stored is None:
         return
+    (baseline,) = under_own_names([stored], "")
     config = " ".join(f"{name}={value}" for name, value in sorted(baseline.config.items()))
     with st.container(horizontal=True, vertical_alignment="center", key="pinned"):
         st.caption(

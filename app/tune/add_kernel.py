@@ -249,7 +249,8 @@ def _fields(key: str, guess: Draft) -> Draft:
         field = f"add_{name}_{key}"
         return str(container.text_input(label, value, key=field, help=TERMS[term]))
 
-    st.caption("Guessed from the source: check each field.")
+    usual = "" if guess.shows_head_dims else " It does not show which head_dim it is for."
+    st.caption(f"Guessed from the source: check each field.{usual}")
     entry = text(st, "Entry", "entry", guess.entry, "add_entry")
     columns = st.columns(3, gap="small")
     grid = tuple(

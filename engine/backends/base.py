@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from engine.attention.plan import LaunchPlan
 from engine.attention.problem import Problem
-from engine.attention.tensors import FloatArray, Inputs, RawArray
+from engine.attention.tensors import Inputs
 from engine.cuda_on_host.build import DEFAULT_ARCH
-from engine.cuda_on_host.client import JobResult, Schedule
+from engine.cuda_on_host.client import RunResult, Schedule
 
 BackendName: TypeAlias = Literal["cuda", "cpu", "machine-code"]
 
@@ -31,21 +30,6 @@ class RunOptions:
     timeout_s: float = 60.0
     repeat: bool = True  # run twice and compare bits
     arch: str = DEFAULT_ARCH  # the target, which sets __CUDA_ARCH__
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult(JobResult):
-    """The status and output of one execution.
-
-    `status` is PASSED (the kernel ran), COMPILE_ERROR, OUT_OF_MEMORY, TIMEOUT, one of FAULTS, or
-    SKIPPED (this backend cannot execute it). `out` is None unless the status is PASSED.
-    """
-
-    out: RawArray | None = None  # [batch, num_heads, seqlen, head_dim], poisoned before the run
-    # Outputs of the backward pass by name (dQ, dK, dV), instead of `out`.
-    gradients: Mapping[str, RawArray] | None = None
-    lse: FloatArray | None = None  # natural log., [batch, num_heads, seqlen]; None: not written
-    repeated: str = ""  # which part ran a second time, as a sentence; empty: all or nothing
 
 
 @dataclass(frozen=True, slots=True)

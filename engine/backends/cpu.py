@@ -12,12 +12,12 @@ import numpy as np
 
 from engine.attention.plan import LaunchPlan
 from engine.attention.tensors import FloatArray, Inputs, RawArray, gradients_of, lse_of, output_of
-from engine.backends.base import BackendName, RunOptions, RunResult
+from engine.backends.base import BackendName, RunOptions
 from engine.backends.partial import PartOfLaunch, WrongOffsetError, choose_part, not_probed
 from engine.base.errors import FAULTS, CompileError, Status, ToolMissing
 from engine.base.launch_arguments import PassLaunch
 from engine.cuda_on_host.build import HostLibrary, build_kernels
-from engine.cuda_on_host.client import Buffer, Client, Job, KernelLaunch
+from engine.cuda_on_host.client import Buffer, Client, Job, KernelLaunch, RunResult
 
 
 class CpuBackend:
@@ -62,7 +62,7 @@ class CpuBackend:
             if plan.lse is not None:
                 lse = lse_of(result.returned["lse"], plan.problem, plan.lse)
         reason = with_names(result.reason, plan.source)
-        return result.extended(RunResult, reason=reason, out=out, gradients=gradients, lse=lse)
+        return replace(result, reason=reason, returned={}, out=out, gradients=gradients, lse=lse)
 
     def choose_part(
         self, plan: LaunchPlan, options: RunOptions, max_flops: float
@@ -100,7 +100,7 @@ class CpuBackend:
             job = replace(_probe_job(plan, mistake.launch, (mistake.cta,), library), probe=False)
             result = self._client.run(job, timeout_s)
             if result.status in FAULTS:
-                return result.extended(RunResult)
+                return result
         return RunResult(Status.LAUNCH_ERROR, f"{plan.source.name}: {mistake}.")
 
     def run_part(
@@ -125,7 +125,8 @@ class CpuBackend:
             others = np.ones(out.shape[2], bool)
             others[list(part.part.row_numbers)] = False
             out[:, :, others] = 0
-        return result.extended(RunResult, reason=with_names(result.reason, plan.source), out=out)
+        reason = with_names(result.reason, plan.source)
+        return replace(result, reason=reason, returned={}, out=out)
 
     def run_last_ctas(self, plan: LaunchPlan, options: RunOptions) -> RunResult:
         """Execute the last CTA of every pass on zeros; the buffers may be larger than memory.
@@ -149,7 +150,7 @@ class CpuBackend:
         )
         launches = tuple(_launch(p, (prod(p.grid) - 1,)) for p in plan.passes)
         result = self._client.run(Job(library, buffers, launches), options.timeout_s)
-        return result.extended(RunResult, reason=with_names(result.reason, plan.source))
+        return replace(result, reason=with_names(result.reason, plan.source))
 
     def close(self) -> None:
         """End the child process; safe to call twice, and the next run starts a new one."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from engine.attention.plan import LaunchPlan
 from engine.attention.tensors import POISON_BITS, Inputs, gradients_of, lse_of, output_of
-from engine.backends.base import BackendName, RunOptions, RunResult
+from engine.backends.base import BackendName, RunOptions
 from engine.backends.partial import (
     PartialRunError,
     PartOfLaunch,
@@ -29,7 +29,7 @@ from engine.base.errors import (
     UnknownName,
 )
 from engine.base.launch_arguments import PassLaunch
-from engine.cuda_on_host.client import worker_threads
+from engine.cuda_on_host.client import RunResult, worker_threads
 from engine.cuda_source.nvrtc import CompiledKernel
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import Cubin, read_cubin

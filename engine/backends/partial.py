@@ -113,11 +113,17 @@ def choose_part(plan: LaunchPlan, probe: Probe, max_flops: float) -> PartOfLaunc
     )
     rows = tuple(tiles[i] for i in chosen_tiles)
     ctas = tuple(m.select(q_slices, rows) for m in maps)
+    last_group = q_slices[-problem.head_group :]
     for of_pass, launch in zip(maps, plan.passes, strict=True):
         # Persistent CTAs process several tiles, and a probe sees only the first.
         stay = launch.ctas == plan.config.get("num_ctas")
-        if stay or not of_pass.select(q_slices[-1:], rows):
-            if stay or launch.ctas < problem.batch * problem.kv_heads:
+        begun = of_pass.rows_begun(last_group)
+        if not stay and problem.head_group > 1 and list(begun) == [last_group[0]]:
+            continue  # a CTA has a tile of all heads of a group and begins with the first
+        # A group that is packed into tiles of which some begin with another head
+        uneven = len(set(begun.values())) > 1
+        if stay or uneven or not of_pass.select(q_slices[-1:], rows):
+            if stay or uneven or launch.ctas < problem.batch * problem.kv_heads:
                 raise PartialRunError(
                     f"the {launch.ctas} CTAs of {launch.entry} work on several heads each",
                     code="part_several_heads",
@@ -208,6 +214,17 @@ class _CtaMap:
     @property
     def tile_rows(self) -> int:
         return max(end - begin for begin, end in self.tiles)
+
+    def rows_begun(self, slices: Sequence[int]) -> dict[int, frozenset[int]]:
+        """Return the first rows of the CTAs on each of the slices on which any CTA begins."""
+        (sx, sy, sz), (rx, ry, rz) = self.slices, self.first_rows
+        begun: dict[int, set[int]] = {}
+        for z in range(len(sz)):
+            of_ctas = sx[None, :] + sy[:, None] + sz[z]
+            for each in np.intersect1d(of_ctas, slices).tolist():
+                first = (rx[None, :] + ry[:, None] + rz[z])[of_ctas == each]
+                begun.setdefault(each, set()).update(first.tolist())
+        return {each: frozenset(first) for each, first in begun.items()}
 
     def select(self, slices: Sequence[int], rows: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         """Return linear indices of the CTAs on any of the slices and rows."""

@@ -62,7 +62,9 @@ _YEAR_S = 365.25 * _DAY_S
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration in seconds with its unit: `45 s`, `12 min`, `3.5 h`, `9 days`."""
+    """Return a duration in seconds with its unit: `120 ms`, `45 s`, `12 min`, `3.5 h`, `9 days`."""
+    if 0 < seconds < 0.95:
+        return f"{max(1.0, 1000 * seconds):.0f} ms"
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

@@ -201,8 +201,15 @@ class Tools:
     async def compare(self, before: str, after: str) -> Answer:
         """Compare two snapshots or two .cu files: what became worse or better."""
         paths = [str(self._inside(name)) for name in (before, after)]
-        if all(path.endswith(".cu") for path in paths):
+        sources = [path.endswith(".cu") for path in paths]
+        if all(sources):
             return await self._gate(*paths)
+        if any(sources):
+            raise Refused(
+                f"compare takes two snapshots or two .cu files, not one of each: {before} and "
+                f"{after}.",
+                code="snapshot_and_source",
+            )
         found = await self._json("compare", *paths, "--json", may_fail=True)
         keys = ("variant", "problem", "device", "verdict", "reason", "speedup", "findings")
         rows = [{k: row.get(k) for k in keys} for row in found.get("rows", ())]
@@ -403,7 +410,7 @@ def serve(rights: Rights) -> None:
 
 def served(tools: Tools) -> list[Any]:
     """Return the tools as the SDK's, which refuse invalid and unknown arguments in a sentence."""
-    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
     from mcp.server.mcpserver.tools.base import Tool as SdkTool
 
     class Checked(SdkTool):  # type: ignore[misc]
@@ -413,11 +420,16 @@ def served(tools: Tools) -> list[Any]:
                     if name not in self.parameters["properties"]:
                         raise unknown("argument", name, self.parameters["properties"])
                 self.fn_metadata.validate_arguments(arguments)
+                return await super().run(arguments, *args, **kwargs)
             except AttuneError as error:
                 raise ToolError(str(error)) from None
             except ValidationError as error:
                 raise ToolError(_mistake(self.name, error)) from None
-            return await super().run(arguments, *args, **kwargs)
+            except UnexpectedToolError as error:
+                # The SDK replaces the sentence of every exception that it does not know.
+                if isinstance(error.__cause__, AttuneError):
+                    raise ToolError(str(error.__cause__)) from None
+                raise
 
     return [Checked.from_function(_answering(t), structured_output=False) for t in tools.all()]
 
@@ -432,17 +444,11 @@ def _mistake(tool: str, error: ValidationError) -> str:
 
 
 def _answering(tool: Tool) -> Callable[..., Coroutine[Any, Any, str]]:
-    """Wrap a tool: return its result as short JSON, and errors as sentences."""
+    """Wrap a tool: return its result as short JSON."""
 
     @functools.wraps(tool)
     async def answer(*args: Any, **kwargs: Any) -> str:
-        try:
-            found = await tool(*args, **kwargs)
-        except AttuneError as error:
-            from mcp.server.mcpserver.exceptions import ToolError
-
-            raise ToolError(str(error)) from None
-        return json.dumps(shortened(found), ensure_ascii=False)
+        return json.dumps(shortened(await tool(*args, **kwargs)), ensure_ascii=False)
 
     answer.__annotations__ = {**tool.__annotations__, "return": "str"}
     return answer

@@ -48,7 +48,7 @@ from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Content, Launch, arguments_and_memory, tables
 from engine.machine_code.timing.timeline import beside, timeline, write_timeline
 from engine.model.kernel import Kernel, analyse_plan
-from engine.model.occupancy import launch_plan
+from engine.model.occupancy import ConfiguredVariant
 from engine.own_kernels.registry import use_kernel
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.simulated_launches import (
@@ -297,7 +297,7 @@ def _of_variant(
         config = fitting_config(variant, given, problem, device)
     else:
         config = resolve_config(variant, given, problem, device).values
-    plan = launch_plan(variant, problem, config, device)
+    plan = ConfiguredVariant(variant, tuple(config.items()), device).plan(problem)
     analyses = analyse_plan(plan, _arch(args, device))
     if device is None:
         return [Result(analysis, None) for analysis in analyses]

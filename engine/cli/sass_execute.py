@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from engine.attention.tensors import POISON_BITS
 from engine.base import files
 from engine.base.errors import InvalidProblem
+from engine.base.units import format_duration
 from engine.cli.output import print_json
 from engine.cuda_on_host.client import worker_threads
 from engine.devices.spec import SM_LIMITS
@@ -194,8 +195,8 @@ def _print(file: str, found: _Executed, check: bool) -> None:
         print(found.fault)
     else:
         print(
-            f"It finished after {found.instructions:,} warp instructions ({found.seconds:.2f} s "
-            "on this CPU, not a GPU time)."
+            f"It finished after {found.instructions:,} warp instructions "
+            f"({format_duration(found.seconds)} on this CPU, not a GPU time)."
         )
     for number, size, changed in found.buffers:
         print(f"pointer {number}: {changed:,} of {size:,} bytes changed")

@@ -16,6 +16,7 @@ from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName, unknown
 from engine.base.table import Table, as_markdown
+from engine.base.units import format_duration
 from engine.choose.auto import choose
 from engine.choose.auto.candidates import changed_since, eligible, read_table
 from engine.choose.auto.renew import GPUS, directions, renew
@@ -152,7 +153,7 @@ def _renew_figures(args: VariantsOptions) -> int:
         start = time.monotonic()
         made = renew(gpu, lambda stage: print(f"{stage} …", file=sys.stderr))
         took = time.monotonic() - start
-        print(f"{gpu}: {len(made.reports)} kernels in {took:.0f} s")
+        print(f"{gpu}: {len(made.reports)} kernels in {format_duration(took)}")
     return 0
 
 
@@ -309,6 +310,6 @@ def _renew_tables(args: AutoOptions) -> int:
             start = time.monotonic()
             table = renew(capability, direction, lambda stage: print(f"{stage} …", file=sys.stderr))
             took = time.monotonic() - start
-            rows = f"{len(table.rows)} rows, ranked on {table.gpu} in {took:.0f} s"
+            rows = f"{len(table.rows)} rows, ranked on {table.gpu} in {format_duration(took)}"
             print(f"{name} {direction}: {rows}")
     return 0

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.cuda_on_host.build import build_kernels
-    from engine.cuda_on_host.client import Buffer, Client, Job, JobResult, KernelLaunch
+    from engine.cuda_on_host.client import Buffer, Client, Job, KernelLaunch, RunResult
 
-__all__ = ["Buffer", "Client", "Job", "JobResult", "KernelLaunch", "build_kernels"]
+__all__ = ["Buffer", "Client", "Job", "KernelLaunch", "RunResult", "build_kernels"]
 
 
 def __getattr__(name: str) -> Any:

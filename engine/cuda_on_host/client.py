@@ -19,9 +19,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias, TypeVar
+from typing import IO, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -101,12 +101,14 @@ class Job:
     probe: bool = False
 
 
-Result = TypeVar("Result", bound="JobResult")
-
-
 @dataclass(frozen=True, slots=True)
-class JobResult:
-    """The result of a job. `status` PASSED means that it ran."""
+class RunResult:
+    """The result of a job, or of a launch on any backend.
+
+    `status` is PASSED (it ran), COMPILE_ERROR, OUT_OF_MEMORY, TIMEOUT, one of FAULTS, or SKIPPED
+    (the backend cannot execute it). A client gives the bytes of buffers (`returned`); a backend
+    gives what it makes of them instead: `out`, `gradients` and `lse`, None unless PASSED.
+    """
 
     status: Status
     reason: str = ""  # one sentence with file.cu:line, CTA and thread where known
@@ -122,6 +124,12 @@ class JobResult:
     kind: ErrorKind | None = None  # kind of an error that the runtime detects
     warning_kinds: tuple[ErrorKind, ...] = ()  # kinds of the warnings
     round_trip_ms: float | None = None  # from the caller to the child and back, execution included
+    # Raw bits, poisoned before the run, [batch, num_heads, seqlen, head_dim].
+    out: npt.NDArray[Any] | None = None
+    # Outputs of the backward pass by name (dQ, dK, dV), instead of `out`.
+    gradients: Mapping[str, npt.NDArray[Any]] | None = None
+    lse: npt.NDArray[np.float32] | None = None  # natural log., [batch, num_heads, seqlen]
+    repeated: str = ""  # which part ran a second time, as a sentence; empty: all or nothing
 
     @property
     def inputs_unchanged(self) -> bool:
@@ -131,11 +139,6 @@ class JobResult:
     def code(self) -> str:
         """Return the error's code; empty if it has none."""
         return self.kind or ""
-
-    def extended(self, kind: type[Result], **changes: Any) -> Result:
-        """Return a result of class `kind` with more fields, and without the returned bytes."""
-        shared = {each.name: getattr(self, each.name) for each in fields(JobResult)}
-        return kind(**shared | {"returned": {}} | changes)
 
 
 # Memory of a job.
@@ -270,7 +273,7 @@ class Client:
         self._process: _Process | None = None
         self._finalizer: weakref.finalize[..., Client] | None = None
 
-    def run(self, job: Job, timeout_s: float = 60.0) -> JobResult:
+    def run(self, job: Job, timeout_s: float = 60.0) -> RunResult:
         """Run the job; failures are returned as a status with a reason."""
         with self._lock:
             needed = bytes_needed(job)
@@ -298,9 +301,9 @@ class Client:
         process = self._process
         return process.process.pid if process is not None else None
 
-    def _run(self, job: Job, timeout_s: float) -> JobResult:
+    def _run(self, job: Job, timeout_s: float) -> RunResult:
         if self.process_id is None and build.changed():
-            return JobResult(
+            return RunResult(
                 Status.LAUNCH_ERROR, f"{job.library.source} cannot run: {build.CHANGED}."
             )
         process = self._running_process()
@@ -325,7 +328,7 @@ class Client:
         if "out_of_memory" in answer:
             raise MemoryError
         if "refused" in answer:
-            return JobResult(Status.LAUNCH_ERROR, f"{job.library.source}: {answer['refused']}.")
+            return RunResult(Status.LAUNCH_ERROR, f"{job.library.source}: {answer['refused']}.")
         if "failed" in answer:
             return self._failed(job, answer["failed"], timeout_s)
         returned = {
@@ -337,14 +340,14 @@ class Client:
             self._stop()
         if (number := answer.get("used_local")) is not None:
             file, line, name = answer["source_map"]["locals"][number]
-            return JobResult(
+            return RunResult(
                 Status.LAUNCH_ERROR,
                 f"{file}:{line}: uninitialised local variable: '{name}' is read before anything "
                 f"is written to it, and the output depends on what it held.",
                 log=log,
                 kind=ErrorKind.LOCAL_UNINITIALISED,
             )
-        return JobResult(
+        return RunResult(
             Status.PASSED,
             log=log,
             returned=returned,
@@ -383,15 +386,15 @@ class Client:
 
     # ---- failures ----
 
-    def _timed_out(self, job: Job, timeout_s: float, where: str) -> JobResult:
+    def _timed_out(self, job: Job, timeout_s: float, where: str) -> RunResult:
         self._stop()
-        return JobResult(
+        return RunResult(
             Status.TIMEOUT,
             f"{where or job.library.source + ': '}the kernel did not finish within {timeout_s:g} s "
             f"on the CPU and was stopped.",
         )
 
-    def _crashed(self, job: Job) -> JobResult:
+    def _crashed(self, job: Job) -> RunResult:
         process = self._process
         log = ""
         if process is not None:
@@ -401,7 +404,7 @@ class Client:
         code = self._stop()
         if process is not None and process.printed_too_much:
             most = _size(self._most_printed_bytes)
-            return JobResult(
+            return RunResult(
                 Status.CRASHED,
                 f"{job.library.source}: the kernel printed more than {most} "
                 "and was stopped: let fewer threads print.",
@@ -412,13 +415,13 @@ class Client:
             with contextlib.suppress(ValueError):
                 how = f"by {signal.Signals(-code).name}"
         hint = " (Linux does that when memory runs out)" if code == -signal.SIGKILL else ""
-        return JobResult(
+        return RunResult(
             Status.CRASHED,
             f"{job.library.source}: the process that ran the kernel ended {how}{hint}.",
             log=log,
         )
 
-    def _failed(self, job: Job, failure: dict[str, Any], timeout_s: float) -> JobResult:
+    def _failed(self, job: Job, failure: dict[str, Any], timeout_s: float) -> RunResult:
         process = self._process
         log = process.printed() if process is not None else ""
         self._stop()
@@ -431,7 +434,7 @@ class Client:
         kind = ErrorKind(failure["kind"])
         guards_intact = kind is not ErrorKind.GUARD_ZONE
         changed = tuple(b.name for b in job.buffers if b.read_only)
-        return JobResult(
+        return RunResult(
             status_of(kind),
             reason,
             log=log,
@@ -441,8 +444,8 @@ class Client:
         )
 
 
-def _out_of_memory(needed: int, why: str) -> JobResult:
-    return JobResult(
+def _out_of_memory(needed: int, why: str) -> RunResult:
+    return RunResult(
         Status.OUT_OF_MEMORY,
         f"Running this problem on the CPU takes {_size(needed)} of memory and {why}: choose a "
         f"smaller problem.",

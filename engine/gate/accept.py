@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.base import files
 from engine.base.errors import UnknownName, unknown
-from engine.gate.judge import Work, do_work
+from engine.gate.running import Work, do_work
 from engine.gate.settings import Budget, Settings, SettingsError, read_settings
 from engine.gate.trees import SETTINGS_NAME, Found, Tree, commit_file, find_kernels, settings_of
 from engine.versions.figures import LABELS, Figures, figure_text

@@ -12,7 +12,7 @@ from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem, unknown
 from engine.base.schema import Stored
 from engine.base.table import Table
-from engine.gate.judge import Work, do_work
+from engine.gate.running import Work, do_work
 from engine.gate.settings import read_settings
 from engine.gate.trees import (
     Found,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, unknown
 from engine.devices import find_device
-from engine.gate.running import Checked, check_output, measure_pair, measuring_gpu
+from engine.gate.running import Checked, Done, Work, do_work, measuring_gpu
 from engine.gate.settings import Budget, Settings, exceeded, read_settings
 from engine.gate.trees import (
     SETTINGS_NAME,
@@ -28,10 +26,7 @@ from engine.versions.figures import (
     Finding,
     GateVerdict,
     compare_answers,
-    compile_fault,
-    compiled_answer,
     finding,
-    measured_finding,
     variant_of,
 )
 from engine.versions.workers import Failed, Workers
@@ -96,34 +91,6 @@ class GateReport:
         if any(f.is_regression for f in findings):
             return 1
         return 3 if any(f.verdict is GateVerdict.NOT_JUDGED for f in findings) else 0
-
-
-Execution: TypeAlias = Literal["machine code", "native code"]
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A task of one process: all problems of one kernel on one GPU."""
-
-    kernel: str
-    before: Path | None
-    after: Path | None
-    gpu: str
-    problems: tuple[Problem, ...]
-    config: Mapping[str, int]
-    archs: tuple[str, ...] = ()  # in place of a GPU: only compile for these
-    execute: Execution | None = None  # or execute the later side
-    measure: bool = False  # or time both sides on this machine's GPU
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The results of a `Work`."""
-
-    answers: tuple[tuple[Answer, Answer], ...] = ()  # for each problem: before, after
-    arch_answers: tuple[tuple[str, Answer, Answer], ...] = ()
-    checked: tuple[tuple[Problem, Checked], ...] = ()
-    measured: tuple[tuple[Problem, Finding], ...] = ()
 
 
 def judge(
@@ -235,83 +202,6 @@ def _run(
 class _Default(dict[str, list[tuple[Work, "Done | Failed"]]]):
     def __missing__(self, key: str) -> list[tuple[Work, Done | Failed]]:
         return []
-
-
-def do_work(work: Work, evaluator: Evaluator | None = None) -> Done:
-    """Execute, measure or count one kernel, usually in a worker process.
-
-    Args:
-        evaluator: times kernels; None: a new one.
-    """
-    if work.execute is not None:
-        assert work.after is not None
-        os.environ["ATTUNE_KERNELS"] = str(work.after)
-        is_native = work.execute == "native code"
-        return Done(
-            checked=tuple(
-                (p, check_output(work.after, p, work.gpu, work.config, native=is_native))
-                for p in work.problems
-                if is_native or not _is_same_code(work, p)
-            )
-        )
-    if work.measure:
-        assert work.before is not None
-        assert work.after is not None
-        os.environ["ATTUNE_KERNELS"] = str(work.after)
-        pair = work.before, work.after
-        return Done(
-            measured=tuple(
-                (p, measured_finding(measure_pair(*pair, p, work.gpu, work.config, evaluator)))
-                for p in work.problems
-                if _both_compile(work, p) and not _is_same_code(work, p)
-            )
-        )
-    if work.archs:
-        pairs = []
-        for arch in work.archs:
-            after = _of_arch(work.after, work, arch)
-            # If the later side fails, check whether the earlier side failed, too.
-            pairs.append((arch, _of_arch(work.before, work, arch) if after.fault else after, after))
-        return Done(arch_answers=tuple(pairs))
-    return Done(answers=tuple(_both(work, problem) for problem in work.problems))
-
-
-def _both(work: Work, problem: Problem) -> tuple[Answer, Answer]:
-    sides = [
-        None if path is None else compiled_answer(path, problem, work.gpu, work.config)
-        for path in (work.before, work.after)
-    ]
-    before, after = (None if side is None else side[0] for side in sides)
-    if before is not None and after is not None and before.code == after.code != "":
-        # Equal machine code is not counted.
-        return before, after
-    full = [Answer() if side is None else side[1]() for side in sides]
-    return full[0], full[1]
-
-
-def _is_same_code(work: Work, problem: Problem) -> bool:
-    """True if both sides have the same machine code, and hence the same correctness and time."""
-    codes = _codes(work, problem)
-    return len(codes) == 2 and codes[0] == codes[1] != ""
-
-
-def _both_compile(work: Work, problem: Problem) -> bool:
-    return all(_codes(work, problem))
-
-
-def _codes(work: Work, problem: Problem) -> list[str]:
-    """Return the machine code of each existing side; empty if it does not compile."""
-    return [
-        compiled_answer(path, problem, work.gpu, work.config)[0].code
-        for path in (work.before, work.after)
-        if path is not None
-    ]
-
-
-def _of_arch(path: Path | None, work: Work, arch: str) -> Answer:
-    if path is None:
-        return Answer()
-    return compile_fault(path, work.problems[0], arch, work.config)
 
 
 def _works(

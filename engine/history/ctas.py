@@ -41,7 +41,7 @@ from engine.model.equations import CtaCurve, visited_share
 from engine.model.kernel import Kernel, cached_kernel
 from engine.model.launches import CurveTraffic, Launches, collect, traffic_by_order
 from engine.model.occupancy import IntArray
-from kernels.variant import Config, Variant
+from kernels.variant import Config
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 # Points of a curve at which CTAs are scheduled one by one: the first, where one CTA more on an SM
@@ -254,22 +254,23 @@ ROWS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048)
 
 
 def plans_of(
-    variant: Variant, problem: Problem, config: Config, rows: Sequence[int] = ROWS
+    kernel: Kernel, problem: Problem, rows: Sequence[int] = ROWS
 ) -> tuple[LaunchPlan, ...]:
     """Return a plan for each number of K/V rows that a CTA is to visit, ascending.
 
     If a CTA's number of rows is fixed, return only the problem's own plan.
     """
-    plans = {}
+    variant, config, plans = kernel.variant, kernel.config, {}
     with suppress(InvalidProblem):  # too long for the kernel
         for least in rows:
-            plan = _plan(variant, problem, config, least)
+            plan = _plan(kernel, problem, least)
             plans[variant.work.kv_rows(plan.problem, config)] = plan
     return tuple(plans.values()) if len(plans) > 1 else (make_plan(variant, problem, config),)
 
 
-def _plan(variant: Variant, problem: Problem, config: Config, rows: int) -> LaunchPlan:
+def _plan(kernel: Kernel, problem: Problem, rows: int) -> LaunchPlan:
     """Return a plan whose CTAs visit `rows` K/V rows, rounded up to whole tiles."""
+    variant, config = kernel.variant, kernel.config
 
     def short(rows: int) -> Problem:
         return problem.with_keys(rows * config.get("num_splits", 1))
@@ -281,11 +282,11 @@ def name_of(
     kernel: Kernel, plan: LaunchPlan, compiled: CompileReport, resident: int, regime: Regime
 ) -> str:
     """Return the cache key: cubin, GPU, resident CTAs, and what lengths and regime depend on."""
-    variant, device = kernel.variant, kernel.device
+    device = kernel.device
     gpu = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops]
     lengths = [(FIRST_ROWS, LATER_ROWS)]
-    if variant.work.schedule is None:
-        plans = plans_of(variant, plan.problem, plan.config, (ROWS[0], ROWS[-1]))
+    if kernel.variant.work.schedule is None:
+        plans = plans_of(kernel, plan.problem, (ROWS[0], ROWS[-1]))
         lengths = [(p.problem.seqlen, p.problem.num_keys) for p in plans]
     key = [_VERSION, compiled.key, plan.passes[0].entry, device.arch, gpu, resident]
     key += [plan.problem.causal, lengths, regime]  # the mask may be an argument

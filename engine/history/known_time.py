@@ -25,6 +25,7 @@ SourceMatch: TypeAlias = Literal["this source", "another source", "source not re
 # Two predicted times on one GPU that differ by more than this are in the right order in at least 95
 # % of the pairs of tests/bench/bench_sass_validation.py, which prints how many.
 RANKING_ERROR = 0.10
+RECORDED = "recorded, not checked here"
 _SOURCE_DIGITS = 8  # of a source's SHA-256 in names
 _SERIES = "series: "  # prefix of an import's note that names the series of a time
 
@@ -103,14 +104,19 @@ def with_source(name: str, source: str) -> str:
 def other_source(evaluation: Evaluation) -> str:
     """Return the first digits of the evaluated source's SHA-256 if it is not the variant's present
     one; empty if it is, or was not recorded, or did not run as the variant."""
-    return _other_than(_present_sha256(evaluation.variant), evaluation)
+    return other_sources([evaluation])[0]
 
 
-def _other_than(present: str, evaluation: Evaluation) -> str:
-    sha256 = evaluation.source_sha256
-    if evaluation.status is Status.SKIPPED or sha256 == present:
-        return ""
-    return sha256[:_SOURCE_DIGITS]
+def other_sources(evaluations: Iterable[Evaluation]) -> list[str]:
+    """Return `other_source` of each evaluation; the source of each variant is read once."""
+    evaluations = list(evaluations)
+    present = {name: _present_sha256(name) for name in {e.variant for e in evaluations}}
+    return [
+        ""
+        if e.status is Status.SKIPPED or e.source_sha256 == present[e.variant]
+        else e.source_sha256[:_SOURCE_DIGITS]
+        for e in evaluations
+    ]
 
 
 def predicted_name(variant: str, sha256: str) -> str:
@@ -147,6 +153,20 @@ def under_own_names(evaluations: Iterable[Evaluation], session: str) -> list[Eva
     return with_sources(as_launched(evaluations, session))
 
 
+def was_recorded_elsewhere(evaluation: Evaluation) -> bool:
+    """True for a time that Attune has from a file: it neither ran the kernel nor checked its
+    result."""
+    times = (evaluation.latency, *(b.latency for b in evaluation.baselines))
+    return evaluation.status is Status.SKIPPED and any(
+        time is not None and time.origin != "predicted" for time in times
+    )
+
+
+def status_label(evaluation: Evaluation) -> str:
+    """Return the status to show: `PASSED`, or `RECORDED` for a time that was recorded elsewhere."""
+    return RECORDED if was_recorded_elsewhere(evaluation) else str(evaluation.status)
+
+
 def as_launched(evaluations: Iterable[Evaluation], session: str) -> list[Evaluation]:
     """The evaluations with `launched_as` for their variant and `timed_device` for their GPU, to be
     paired."""
@@ -156,10 +176,9 @@ def as_launched(evaluations: Iterable[Evaluation], session: str) -> list[Evaluat
 def with_sources(launched: Iterable[Evaluation]) -> list[Evaluation]:
     """The evaluations of `as_launched` with `kernel_name` for their variant, to be shown."""
     launched = list(launched)
-    present = {name: _present_sha256(name) for name in {e.variant for e in launched}}
-    others = (_other_than(present[e.variant], e) for e in launched)
     return [
-        _named(e, with_source(e.variant, other)) for e, other in zip(launched, others, strict=True)
+        _named(e, with_source(e.variant, other))
+        for e, other in zip(launched, other_sources(launched), strict=True)
     ]
 
 

@@ -37,7 +37,7 @@ from engine.model.equations import CtaCurve, visited_share
 from engine.model.kernel import Kernel, launch_of_pass
 from engine.model.launches import CurveTraffic, Launches
 from engine.model.occupancy import IntArray
-from kernels.variant import Config, Schedule, Variant
+from kernels.variant import Config, Schedule
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -68,13 +68,14 @@ class Pieces:
         return int(self.cta[-1]) + 1
 
 
-def pieces_of(variant: Variant, problem: Problem, config: Config, ctas: int) -> Pieces:
+def pieces_of(kernel: Kernel, problem: Problem, ctas: int) -> Pieces:
     """Return the pieces of all CTAs of a launch, from the variant's schedule."""
-    schedule = variant.work.schedule
+    work, config = kernel.variant.work, kernel.config
+    schedule = work.schedule
     assert schedule is not None
     # CTAs of a cluster take neighbouring query tiles, and visit all keys that any of them sees.
-    cluster = _cluster_of(variant, problem, config)
-    rows = cluster * variant.work.query_rows(problem, config)
+    cluster = _cluster_of(kernel, problem)
+    rows = cluster * work.query_rows(problem, config)
     tiles, visible = _query_tiles(problem, rows, config)
     if schedule.shares == "key tiles":
         start = 0
@@ -85,10 +86,10 @@ def pieces_of(variant: Variant, problem: Problem, config: Config, ctas: int) -> 
     return pieces if cluster == 1 else _of_each_cta(pieces, cluster)
 
 
-def _cluster_of(variant: Variant, problem: Problem, config: Config) -> int:
+def _cluster_of(kernel: Kernel, problem: Problem) -> int:
     """Return the cluster size of the main pass."""
-    of_pass = variant.passes[0].cluster
-    return 1 if of_pass is None else prod(of_pass(problem, config))
+    of_pass = kernel.variant.passes[0].cluster
+    return 1 if of_pass is None else prod(of_pass(problem, kernel.config))
 
 
 def _query_tiles(problem: Problem, query_rows: int, config: Config) -> tuple[IntArray, IntArray]:
@@ -233,21 +234,21 @@ class PersistentCtas:
     ) -> tuple[float, float, float]:
         """Return the cycles of the longest CTA alone on an SM, of `resident` such CTAs, and of
         the launch of `ctas` CTAs."""
-        variant, config, num_sms = kernel.variant, kernel.config, kernel.device.num_sms or 1
+        config, num_sms = kernel.config, kernel.device.num_sms or 1
         tiles = -(-problem.seqlen // query_rows)
         heads = problem.batch * problem.num_heads
         followed = min(heads, max(1, _MAX_PIECES * ctas // tiles))
         thinned = problem
         if followed < heads:
             thinned = replace(problem, batch=followed, num_heads=1, num_heads_kv=None)
-        pieces = pieces_of(variant, thinned, config, ctas)
+        pieces = pieces_of(kernel, thinned, ctas)
         features = features_of(pieces, config)
         in_step, mixed = (
             self._of_ctas(pieces, features, costs) for costs in (self.costs, self.mixed)
         )
         longest = in_step[in_step[:, 0].argmax()]
         whole = longest[0] if ctas <= num_sms else _shared(in_step, mixed, self.first_work, num_sms)
-        rows = variant.work.kv_rows
+        rows = kernel.variant.work.kv_rows
         scale = rows(problem, config) / rows(thinned, config)
         return scale * longest[0], scale * longest[-1], scale * whole + self.fetch_cycles
 
@@ -337,7 +338,7 @@ def simulate_persistent(
     """Simulate the main pass of a persistent kernel. Raises as `Emulator` and `simulate_sm`."""
     device = kernel.device
     gpu = gpu_rates(device)
-    known = _samples(program, entry, kernel.variant, plan)
+    known = _samples(program, entry, kernel, plan.problem)
     smem_bytes = program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
     taken = resident * allocated_smem(device, smem_bytes)
 
@@ -377,16 +378,17 @@ def simulate_persistent(
     return dict(zip(regimes, in_parallel(of_regime, regimes), strict=True))
 
 
-def _samples(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> list[Sample]:
-    """Return CTAs of short launches of `plan`'s kernel, from which all costs can be determined."""
-    cluster = _cluster_of(variant, plan.problem, plan.config)
+def _samples(program: Program, entry: Entry, kernel: Kernel, like: Problem) -> list[Sample]:
+    """Return CTAs of short launches, from which all costs of problems like `like` can be
+    determined."""
+    variant, config, cluster = kernel.variant, kernel.config, _cluster_of(kernel, like)
     wanted: list[tuple[Emulator, list[int]]] = []
     taken: list[FloatArray] = []
-    for problem, clusters, chosen in _short_launches(variant, plan.problem, plan.config):
-        short, ctas = make_plan(variant, problem, plan.config), clusters * cluster
+    for problem, clusters, chosen in _short_launches(kernel, like):
+        short, ctas = make_plan(variant, problem, config), clusters * cluster
         launch = replace(launch_of_pass(short, 0), grid=(ctas, 1, 1))
-        pieces = pieces_of(variant, problem, plan.config, ctas)
-        features = features_of(pieces, plan.config)
+        pieces = pieces_of(kernel, problem, ctas)
+        features = features_of(pieces, config)
         of_launch = [n * cluster for n in chosen]
         wanted.append((Emulator(program, entry, launch), of_launch))
         taken += [features[pieces.cta == cta].sum(axis=0) for cta in of_launch]
@@ -400,13 +402,14 @@ def _samples(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan)
 
 
 def _short_launches(
-    variant: Variant, problem: Problem, config: Config
+    kernel: Kernel, problem: Problem
 ) -> Iterator[tuple[Problem, int, tuple[int, ...]]]:
     """Yield (problem, clusters, index) with pieces of all lengths, first and later, whole and
     shared."""
-    rows, keys = variant.work.query_rows(problem, config), config.get("block_n", 1)
-    rows *= _cluster_of(variant, problem, config)
-    schedule = variant.work.schedule
+    work, config = kernel.variant.work, kernel.config
+    rows, keys = work.query_rows(problem, config), config.get("block_n", 1)
+    rows *= _cluster_of(kernel, problem)
+    schedule = work.schedule
     cuts = schedule is not None and schedule.shares == "key tiles"
 
     def short(heads: int, seqlen: int, num_keys: int) -> Problem:

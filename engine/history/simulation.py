@@ -56,7 +56,7 @@ from engine.model.backward import PassTime
 from engine.model.equations import CtaCurve
 from engine.model.kernel import Kernel, launch_of_pass
 from engine.model.occupancy import occupancy
-from kernels.variant import Config, Variant
+from kernels.variant import Config
 
 _MAX_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is among the first three
 # K/V rows of CTAs that show the cost of a partial last tile, which varies with length if CTAs share
@@ -86,13 +86,13 @@ def simulate(
     if variant.work.schedule is not None:
         return dict(simulate_persistent(program, entry, kernel, plan, resident, REGIMES))
     gpu = gpu_rates(device)
-    even = has_even_splits(program, entry, variant, plan)
-    traces = longest_ctas(program, entry, variant, plan, even)
+    even = has_even_splits(program, entry, kernel, plan.problem)
+    traces = longest_ctas(program, entry, kernel, plan.problem, even)
     error = spread(gpu.constants.arch, kernel_class(program, traces[max(traces)]))
     longest_first = not any(any(trace.cta) for trace in traces.values())
-    shorter = shorter_ctas(program, entry, variant, plan, tuple(traces)) if even else None
-    cut = cut_ctas(program, entry, variant, plan, tuple(traces))
-    cut_queries = cut_query_tiles(program, entry, variant, plan, tuple(traces), resident)
+    shorter = shorter_ctas(program, entry, kernel, plan.problem, tuple(traces)) if even else None
+    cut = cut_ctas(program, entry, kernel, plan.problem, tuple(traces))
+    cut_queries = cut_query_tiles(program, entry, kernel, plan.problem, tuple(traces), resident)
     smem_bytes = program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
 
     def times(regime: Regime) -> SimulatedCtas:
@@ -193,13 +193,13 @@ def rows_in_turn(config: Config) -> tuple[int, ...]:
 
 
 def longest_ctas(
-    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, has_even_splits: bool
+    program: Program, entry: Entry, kernel: Kernel, problem: Problem, has_even_splits: bool
 ) -> dict[float, CtaTrace]:
     """Return {visited K/V rows, ascending: trace} of CTAs in the corner of the grid that
     executes most (a causal kernel's last tile)."""
-    problem, config = plan.problem, plan.config
+    variant, config = kernel.variant, kernel.config
     traces: dict[float, CtaTrace] = {}
-    plans = plans_of(variant, problem, config, rows_in_turn(config) if has_even_splits else ROWS)
+    plans = plans_of(kernel, problem, rows_in_turn(config) if has_even_splits else ROWS)
     if has_even_splits:  # with fewer tiles than splits, the first splits are empty
         one_tile = make_plan(variant, problem.with_keys(config.get("block_n", 1)), config)
         traces[0.0] = Emulator(program, entry, launch_of_pass(one_tile, 0)).trace()[0]
@@ -215,14 +215,14 @@ def longest_ctas(
 
 
 def cut_ctas(
-    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, lengths: Sequence[float]
+    program: Program, entry: Entry, kernel: Kernel, problem: Problem, lengths: Sequence[float]
 ) -> dict[int, dict[float, CtaTrace]]:
     """Return {absent keys of the last tile, ascending: {K/V rows: trace}} for CTAs of some lengths.
 
     Their query tiles are whole. Either one key is absent or all but one; absent rows are not
     loaded. Empty if tiles are never partial or CTAs have several lengths (causal, split keys).
     """
-    problem, config = plan.problem, plan.config
+    variant, config = kernel.variant, kernel.config
     if has_several_lengths(problem) or config.get("num_splits", 1) > 1 or len(lengths) == 1:
         return {}
     step = config.get("block_n", 1)
@@ -245,8 +245,8 @@ def cut_ctas(
 def cut_query_tiles(
     program: Program,
     entry: Entry,
-    variant: Variant,
-    plan: LaunchPlan,
+    kernel: Kernel,
+    problem: Problem,
     lengths: Sequence[float],
     resident: int,
 ) -> dict[int, tuple[CtaTrace, CtaTrace]]:
@@ -256,7 +256,7 @@ def cut_query_tiles(
     The partial tiles have one row, half and seven eighths of the rows. Empty if an SM holds only
     one CTA, or CTAs have several lengths (causal, split keys).
     """
-    problem, config = plan.problem, plan.config
+    variant, config = kernel.variant, kernel.config
     tile = variant.work.query_rows(problem, config)
     few = has_several_lengths(problem) or config.get("num_splits", 1) > 1 or len(lengths) == 1
     if few or resident == 1 or tile == 1:
@@ -283,14 +283,14 @@ def cut_query_tiles(
 
 
 def shorter_ctas(
-    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, lengths: Sequence[float]
+    program: Program, entry: Entry, kernel: Kernel, problem: Problem, lengths: Sequence[float]
 ) -> dict[float, Shorter]:
     """Return the CTA of even splits that is one K/V tile shorter than the launch's others.
 
     Returns:
         {K/V rows of the others: (its K/V rows, its trace)}, for some of `lengths`.
     """
-    problem, config = plan.problem, plan.config
+    variant, config = kernel.variant, kernel.config
     step = config.get("block_n", 1)
     traces: dict[float, Shorter] = {}
     for rows in lengths:
@@ -306,19 +306,20 @@ def shorter_ctas(
     return traces
 
 
-def has_even_splits(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> bool:
+def has_even_splits(program: Program, entry: Entry, kernel: Kernel, problem: Problem) -> bool:
     """True if splits of K/V differ by at most one tile; otherwise all but the last are equally
     long.
 
     Tested with one K/V tile more than splits: if the first splits take two tiles each, the last is
     empty.
     """
-    splits = plan.config.get("num_splits", 1)
+    variant, config = kernel.variant, kernel.config
+    splits = config.get("num_splits", 1)
     if splits == 1:
         return False
-    keys = (splits + 1) * plan.config.get("block_n", 1)
-    short = replace(plan.problem.with_keys(keys), causal=False)
-    emulator = Emulator(program, entry, launch_of_pass(make_plan(variant, short, plan.config), 0))
+    keys = (splits + 1) * config.get("block_n", 1)
+    short = replace(problem.with_keys(keys), causal=False)
+    emulator = Emulator(program, entry, launch_of_pass(make_plan(variant, short, config), 0))
     x, y, z = emulator.launch.grid
     executed = [
         int(emulator.totals(cta).values[:, EXECUTED].sum())

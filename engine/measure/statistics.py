@@ -49,12 +49,18 @@ def median_interval(
         raise ValueError("a median needs at least one sample")
     if not (np.isfinite(values).all() and (values > 0).all()):
         raise ValueError("samples must be finite and positive")
-    from scipy.stats import binom
+    from scipy.special import bdtr, bdtrik
 
-    ordered = np.sort(values)
-    # P(fewer than `rank` of n samples are below the median) ≤ (1 − confidence) / 2, at each end.
-    rank = max(1, int(binom.ppf((1 - confidence) / 2, values.size, 0.5)))
-    return MedianInterval(float(np.median(values)), float(ordered[rank - 1]), float(ordered[-rank]))
+    ordered, n = np.sort(values), values.size
+    # P(fewer than `rank` of n samples are below the median) ≤ (1 − confidence) / 2, at each end:
+    # the quantile of the binomial distribution.
+    tail = (1 - confidence) / 2
+    rank = math.ceil(bdtrik(tail, n, 0.5))
+    if rank >= 1 and bdtr(rank - 1, n, 0.5) >= tail:
+        rank -= 1
+    rank = max(1, rank)
+    median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    return MedianInterval(float(median), float(ordered[rank - 1]), float(ordered[-rank]))
 
 
 # Decide which of two kernels is faster.

@@ -56,12 +56,11 @@ from engine.model.equations import (
 )
 from engine.model.launches import Launches, collect
 from engine.model.occupancy import (
+    ConfiguredVariant,
     IntArray,
     ctas_per_sm,
-    launch_plan,
     max_active_clusters,
     occupancy,
-    unsupported_reason,
 )
 from kernels.variant import BLOCK_TABLE, Variant
 
@@ -421,11 +420,12 @@ def outer_end(median_us: float, end_us: float, clock: ClockKind) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
-    """A variant, a complete config and a GPU. Cheap to create and to compare; hashable."""
+class Kernel(ConfiguredVariant):
+    """A variant, a complete config and a GPU. Cheap to create and to compare; hashable.
 
-    variant: Variant
-    values: tuple[tuple[str, int], ...]  # the config, in the variant's order
+    Its `values` are in the variant's order of tunables.
+    """
+
     device: DeviceSpec
 
     @classmethod
@@ -442,11 +442,6 @@ class Kernel:
         device = target_gpu(gpu) if isinstance(gpu, str) else gpu
         return cls(found, tuple(default_config(found, config or {}, device).items()), device)
 
-    @property
-    def config(self) -> dict[str, int]:
-        """Return the config, in the variant's order of tunables."""
-        return dict(self.values)
-
     def __hash__(self) -> int:
         return hash((self.variant.id, self.values, self.device.name))
 
@@ -458,20 +453,11 @@ class Kernel:
         """Return a copy with other values of some tunables."""
         return replace(self, values=tuple((self.config | values).items()))
 
-    def unsupported(self, problem: Problem) -> str | None:
-        """Return a sentence why it cannot run the problem, or None."""
-        return unsupported_reason(self.variant, problem, self.config, self.device)
-
     def fits(self, problem: Problem) -> bool:
         """True if a launch meets the variant's constraints and the GPU's limits, as far as they are
         known without compiling it: compute capability, clusters, dynamic shared memory."""
         is_taken = takes(self.variant, problem, self.config, self.device)
         return is_taken and self.unsupported(problem) is None
-
-    def plan(self, problem: Problem) -> LaunchPlan:
-        """Return the launch. Raises InvalidProblem if variant, config or GPU do not support the
-        problem."""
-        return launch_plan(self.variant, problem, self.config, self.device)
 
     def resources(self, problem: Problem) -> tuple[Resources, ...]:
         """Return registers and shared memory of each pass, from the real compiler; no GPU needed.

@@ -22,7 +22,7 @@ from engine.attention.problem import Problem
 from engine.machine_code.timing.constants import kept_l2_bytes
 from engine.machine_code.timing.traffic import KvOrder, Traffic, traffic
 from engine.model.occupancy import WARP_SIZE, IntArray
-from kernels.variant import BYTES_PER_ELEMENT, Config, Dtype, Feature, ProblemLike, Variant
+from kernels.variant import BYTES_PER_ELEMENT, Dtype, Feature, ProblemLike, Variant
 
 if TYPE_CHECKING:
     from engine.model.kernel import Kernel
@@ -146,9 +146,9 @@ class BatchedShape:
 
 def collect(kernel: Kernel, problems: Iterable[ProblemLike]) -> Launches:
     """Evaluate the kernel's formulas for each problem, which it must support."""
-    variant, config, listed = kernel.variant, kernel.config, list(problems)
-    rows = [_figures(variant, config, p) for p in listed]
-    launches = _launches(np.array(rows, dtype=np.int64).T, len(variant.passes))
+    listed = list(problems)
+    rows = [_figures(kernel, p) for p in listed]
+    launches = _launches(np.array(rows, dtype=np.int64).T, len(kernel.variant.passes))
     for i, problem in enumerate(listed):
         if isinstance(problem, Problem) and problem.seqlens is not None:
             launches.of_each[i] = _sequences(kernel, problem)
@@ -178,16 +178,17 @@ def collect_batches(kernel: Kernel, problem: Problem, batches: IntArray) -> Laun
     shape = BatchedShape(problem)
     shape.batch = batches
     with suppress(TypeError, ValueError):  # raised by `if`, `min` and `int` of an array
-        if _launchable_everywhere(variant, config, shape):
-            figures = _figures(variant, config, shape)
+        if _launchable_everywhere(kernel, shape):
+            figures = _figures(kernel, shape)
             columns = np.stack([np.broadcast_to(x, batches.shape) for x in figures])
             return _launches(columns.astype(np.int64), len(variant.passes))
     plans = [make_plan(variant, replace(problem, batch=int(b)), config) for b in batches]
     return collect(kernel, [plan.problem for plan in plans])
 
 
-def _launchable_everywhere(variant: Variant, config: Config, shape: BatchedShape) -> bool:
+def _launchable_everywhere(kernel: Kernel, shape: BatchedShape) -> bool:
     """True if every batch of the shape's array can be launched."""
+    variant, config = kernel.variant, kernel.config
     fixed = BatchedShape(shape)
     fixed.batch = int(shape.batch[0])
     if variant.unsupported(fixed, config) is not None:
@@ -195,9 +196,10 @@ def _launchable_everywhere(variant: Variant, config: Config, shape: BatchedShape
     return all(np.all(c.holds(shape, config)) for c in variant.constraints)
 
 
-def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...]:
+def _figures(kernel: Kernel, p: ProblemLike) -> tuple[Any, ...]:
     """Return a problem's eighteen figures, then CTAs, threads and dynamic shared memory of each
     pass."""
+    variant, config = kernel.variant, kernel.config
     work = variant.work
     math_threads = work.math_threads(p, config)
     query_rows = work.query_rows(p, config)

@@ -35,7 +35,7 @@ from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.devices.spec import DeviceSpec, SmLimits
 from engine.machine_code.cubin_files import why_no_cubin
-from kernels.variant import Config, Variant
+from kernels.variant import Variant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -389,42 +389,50 @@ def named_obstacle(variant: Variant, problem: Problem, device: DeviceSpec, why: 
     )
 
 
-def unsupported_reason(
-    variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None
-) -> str | None:
-    """Return a sentence on the first constraint that variant, config, problem and GPU violate, or
-    None.
+@dataclass(frozen=True, slots=True)
+class ConfiguredVariant:
+    """A variant with a config, and the GPU that it is for, if that is known.
 
-    Args:
-        device: None leaves compute capability and shared memory unchecked.
+    The base of `engine.model.kernel.Kernel`, whose GPU is known.
     """
-    # First, constraints that no config can meet.
-    if device is not None:
-        if (why := capability_reason(variant, problem.dtype, device)) is not None:
+
+    variant: Variant
+    values: tuple[tuple[str, int], ...]  # the config
+    device: DeviceSpec | None  # None leaves compute capability and shared memory unchecked
+
+    @property
+    def config(self) -> dict[str, int]:
+        """Return the config, in the order of `values`."""
+        return dict(self.values)
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """Return a sentence on the first constraint that variant, config, problem and GPU violate,
+        or None."""
+        variant, device = self.variant, self.device
+        # First, constraints that no config can meet.
+        if device is not None:
+            if (why := capability_reason(variant, problem.dtype, device)) is not None:
+                return why
+            if variant.cubins and (why := why_no_cubin(variant.cubins, device.arch)) is not None:
+                return why
+        why = variant.unsupported(problem, self.config)
+        if why is None or device is None:
             return why
-        if variant.cubins and (why := why_no_cubin(variant.cubins, device.arch)) is not None:
-            return why
-    why = variant.unsupported(problem, config)
-    if why is None or device is None:
-        return why
-    return named_obstacle(variant, problem, device, why)
+        return named_obstacle(variant, problem, device, why)
 
+    def plan(self, problem: Problem) -> LaunchPlan:
+        """Return the launch plan of a problem that variant, config and GPU support.
 
-def launch_plan(
-    variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None
-) -> LaunchPlan:
-    """Return the launch plan of a problem that variant, config and GPU support.
-
-    Raises:
-        InvalidProblem: a constraint, the compute capability or CUDA's grid limits forbid it.
-    """
-    if (why := unsupported_reason(variant, problem, config, device)) is not None:
-        raise InvalidProblem(why, code="launch_not_taken")
-    plan = make_plan(variant, problem, config)
-    has_clusters = any(prod(p.cluster) > 1 for p in plan.passes)
-    if device is not None and has_clusters and device.compute_capability < FIRST_WITH_CLUSTERS:
-        raise no_clusters(device.compute_capability)
-    return plan
+        Raises:
+            InvalidProblem: a constraint, the compute capability or CUDA's grid limits forbid it.
+        """
+        if (why := self.unsupported(problem)) is not None:
+            raise InvalidProblem(why, code="launch_not_taken")
+        plan, device = make_plan(self.variant, problem, self.config), self.device
+        has_clusters = any(prod(p.cluster) > 1 for p in plan.passes)
+        if device is not None and has_clusters and device.compute_capability < FIRST_WITH_CLUSTERS:
+            raise no_clusters(device.compute_capability)
+        return plan
 
 
 # What-if curves: CTAs per SM and occupancy over threads, registers or shared memory.

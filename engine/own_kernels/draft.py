@@ -29,11 +29,10 @@ from engine.own_kernels.parameters import (
     Accessor,
     accessor_of,
     buffer_name,
-    chosen_head_dims,
+    head_dims_of,
     is_head_dim,
     is_known_template,
     joined_words,
-    most_head_dim,
     pointers_of,
     size_named,
     stride_named,
@@ -90,6 +89,7 @@ class Draft:
     smem_bytes: str = "0"
     args: str = ""  # items of a TOML list, with their commas
     head_dims: tuple[int, ...] | str = (64,)  # or as text: "64, 128"
+    shows_head_dims: bool = True  # the source says which they are
     dtypes: tuple[str, ...] = ("float16",)
     causal: tuple[bool, ...] = (False,)
     layout: str = "bhsd"
@@ -109,8 +109,9 @@ class Draft:
         if not isinstance(dims, str):
             dims = ", ".join(map(str, dims))
         masks = ", ".join(str(c).lower() for c in self.causal)
+        unknown = "" if self.shows_head_dims or self.is_checked else ": not shown by the source"
         lines = [
-            f"head_dims = [{dims}]{check}",
+            f"head_dims = [{dims}]{check}{unknown}",
             f"dtypes = [{dtypes}]",
             f"causal = [{masks}]{check}",
             f'layout = "{self.layout}"{check}',
@@ -266,13 +267,15 @@ class _Guess:
         kernel = self.kernel
         entry = kernel.name + self._template_arguments()
         args = [self._line(p) for p in kernel.parameters]
+        head_dims, shows_head_dims = self._head_dims()
         return Draft(
             entry=entry,
             grid=self._grid(),
             threads=self._threads(),
             smem_bytes=self._smem(),
             args="\n".join(args),
-            head_dims=self._head_dims(),
+            head_dims=head_dims,
+            shows_head_dims=shows_head_dims,
             dtypes=self._dtypes(),
             causal=self._masks(),
             layout=self._layout(),
@@ -490,16 +493,13 @@ class _Guess:
 
     # ---- supported problems ----
 
-    def _head_dims(self) -> tuple[int, ...]:
-        if self.parameterized & {"head_dim"} or self._knows("head_dim", "HEAD_DIM"):
-            if chosen := chosen_head_dims(self.text, self.kernel, _constants(self.text)):
-                return chosen
-            if any(number.isdigit() for number in self.kernel.launched_with):
-                return (64,)
-            most = most_head_dim(self.kernel, _constants(self.text))
-            return tuple(dim for dim in (32, 64, 128) if dim <= most) or (most,)
+    def _head_dims(self) -> tuple[tuple[int, ...], bool]:
+        """Return the head dimensions, and True if the source shows them."""
+        if self._knows("head_dim", "HEAD_DIM"):
+            return head_dims_of(self.text, self.kernel, _constants(self.text))
         sizes = [int(n) for name, n in _constants(self.text) if is_head_dim(joined_words(name))]
-        return (sizes[0],) if sizes and 1 <= sizes[0] <= 1024 else (64,)
+        shows = bool(sizes) and 1 <= sizes[0] <= 1024
+        return (sizes[0] if shows else 64,), shows
 
     def _dtypes(self) -> tuple[Dtype, ...]:
         tensors = [p for p in pointers_of(self.kernel.parameters) if self._is_tensor(p)]

@@ -258,6 +258,8 @@ def with_sizes_named(text: str, parameters: Sequence[Parameter], layout: str) ->
 
 
 _MAX_HEAD_DIM = 1024  # largest D, as in descriptions
+_USUAL = (32, 64, 128)  # offered where the source does not show which
+_TEMPLATE = re.compile(r"\btemplate\s*<([^<>]{1,300})>\s*(?:[\w:*&]+\s+){1,6}?(\w+)\s*\(")
 _SWITCH = re.compile(r"\bswitch\s*(?=\()")
 _CASE = re.compile(r"\bcase\s+(\d+)\s*:")
 _EQUALS = re.compile(r"\b(\w+)\s*==\s*(\d+)\b")
@@ -294,24 +296,80 @@ class _Launch:
         return list(_TOKEN.finditer(self.how))
 
 
-def chosen_head_dims(
+def head_dims_of(
+    text: str, kernel: Signature, constants: Sequence[tuple[str, str]]
+) -> tuple[tuple[int, ...], bool]:
+    """Return the head dimensions of a kernel that takes D, ascending, and True if the source shows
+    them: the host code, template arguments, assertions, a constant or the length of arrays."""
+    code = without_comments(text)
+    for chosen in (
+        _chosen_head_dims(text, kernel, constants),
+        _template_head_dims(code, constants),
+        _asserted(code, "==", constants),
+        _constant_head_dims(kernel, constants),
+    ):
+        if dims := tuple(sorted({dim for dim in chosen if 1 <= dim <= _MAX_HEAD_DIM})):
+            return dims, True
+    if any(number.isdigit() for number in kernel.launched_with):
+        return (_USUAL[1],), False
+    most = min([_most_head_dim(kernel, constants), *_asserted(code, "<=", constants)])
+    factors = _asserted(code, "%", constants)
+    fits = tuple(d for d in _USUAL if d <= most and not any(d % n for n in factors))
+    return fits or (most,), most < _MAX_HEAD_DIM or bool(factors)
+
+
+def _constant_head_dims(kernel: Signature, constants: Sequence[tuple[str, str]]) -> list[int]:
+    """Return the constants of the file that are called D and used by the kernel."""
+    used = set(re.findall(r"\w+", kernel.body))
+    return [int(number) for name, number in constants if name in used and _is_dim(name)]
+
+
+def _template_head_dims(code: str, constants: Sequence[tuple[str, str]]) -> Iterator[int]:
+    """Yield D of explicit instantiations and calls of the file's templates: 64 of `run<64>(…)`."""
+    known = dict(reversed(constants))
+    for template in _TEMPLATE.finditer(code):
+        names = [re.findall(r"\w+", one.partition("=")[0]) for one in split_list(template[1])]
+        for index, words in enumerate(names):
+            if words and _is_dim(words[-1]):
+                for use in re.findall(rf"\b{template[2]}\s*<([^<>;{{}}]{{1,200}})>", code):
+                    given = split_list(use)[index : index + 1]
+                    yield from (int(n) for g in given if (n := known.get(g, g)).isdigit())
+
+
+def _asserted(code: str, sign: str, constants: Sequence[tuple[str, str]]) -> list[int]:
+    """Return the numbers that static assertions compare D with: 64 of `D == 64`, `D <= 64` or
+    `D % 64 == 0`."""
+    known, numbers = dict(reversed(constants)), []
+    for match in re.finditer(r"\bstatic_assert\s*(?=\()", code):
+        asserted = code[match.end() : closing(code, match.end())]
+        for name, given in re.findall(rf"\b(\w+)\s*{sign}\s*(\w+)\b", asserted):
+            if _is_dim(name) and (number := known.get(given, given)).isdigit() and int(number):
+                numbers.append(int(number))
+    return numbers
+
+
+def _is_dim(name: str) -> bool:
+    return is_head_dim(joined_words(name))
+
+
+def _chosen_head_dims(
     text: str, kernel: Signature, constants: Sequence[tuple[str, str]]
 ) -> tuple[int, ...]:
-    """Return the head dimensions, ascending; empty if the host code does not determine them.
+    """Return the head dimensions; empty if the host code does not determine them.
 
     Launches that differ from the first one in more than D are ignored, because a description has
     one launch for all.
     """
     if launches := _launches(text, kernel, constants):
         same = [one for one in launches if launches[0].differs_at(one) is not None]
-        return tuple(sorted({dim for one in same for dim in one.dims}))
+        return tuple(dim for one in same for dim in one.dims)
     host = without_comments(text)
     for one in kernels_of(text):
         host = host.replace(one.body, "")
-    return tuple(sorted({dim for dim in _compared(host) if 1 <= dim <= _MAX_HEAD_DIM}))
+    return tuple(_compared(host))
 
 
-def most_head_dim(kernel: Signature, constants: Sequence[tuple[str, str]]) -> int:
+def _most_head_dim(kernel: Signature, constants: Sequence[tuple[str, str]]) -> int:
     """Return the largest D for which a thread's local arrays are long enough: 64 for `float
     acc[64]` if a loop over D indexes it. 1024 if no array limits it."""
     lengths = {}

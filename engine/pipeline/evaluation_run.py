@@ -22,9 +22,9 @@ from engine.attention.tensors import (
     inputs_clause,
     inputs_suffix,
 )
-from engine.backends.base import Backend, BackendName, RunOptions, RunResult
+from engine.backends.base import Backend, BackendName, RunOptions
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, Status, ToolMissing
-from engine.cuda_on_host.client import Schedule
+from engine.cuda_on_host.client import RunResult, Schedule
 from engine.cuda_on_host.instrument import ExecutedStatements
 from engine.model.kernel import Estimate, Kernel, compile_plan, count_plan, plan_budget_mistake
 from engine.pipeline.execute import (

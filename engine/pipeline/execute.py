@@ -23,13 +23,14 @@ from engine.attention.evaluation import Correctness, Execution
 from engine.attention.plan import LaunchPlan
 from engine.attention.problem import Problem
 from engine.attention.tensors import InputKind, Inputs, decode, make_inputs
-from engine.backends.base import BackendName, Part, RunOptions, RunResult
+from engine.backends.base import BackendName, Part, RunOptions
 from engine.base.errors import CompileError, ExecutionError, InvalidProblem, Status
 from engine.base.units import line_ranges
 from engine.correctness import check_output
 from engine.correctness.expected import Expected, Prepared, expect
 from engine.correctness.gradients import ExpectedGradients
 from engine.correctness.reference import Coverage
+from engine.cuda_on_host.client import RunResult
 from engine.pipeline.request import (
     EvaluationRequest,
     ResolvedRequest,

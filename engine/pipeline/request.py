@@ -28,7 +28,7 @@ from engine.devices.spec import ClockKind, DeviceSpec, at_clock
 from engine.history import History
 from engine.machine_code.cubin_files import read_cubin_file
 from engine.model.kernel import Estimate, Kernel, cached_kernel, least_us
-from engine.model.occupancy import launch_plan, unsupported_reason
+from engine.model.occupancy import ConfiguredVariant
 from kernels.variant import AUTO, Variant
 
 BackendChoice: TypeAlias = Literal["auto", "cpu", "cuda", "machine-code"]
@@ -97,6 +97,11 @@ class ResolvedRequest:
         return self.config_origin.values
 
     @property
+    def _configured(self) -> ConfiguredVariant:
+        """Return variant, config and GPU, if there is one."""
+        return ConfiguredVariant(self.variant, tuple(self.config.items()), self.device)
+
+    @property
     def kernel(self) -> Kernel | None:
         """Return the kernel; None without a GPU, because nothing is predicted for a CPU."""
         return None if self.device is None else Kernel.of(self.variant, self.device, self.config)
@@ -110,11 +115,11 @@ class ResolvedRequest:
     def plan(self, problem: Problem) -> LaunchPlan:
         """Return the launch. Raises InvalidProblem if variant, config or GPU do not support the
         problem."""
-        return launch_plan(self.variant, problem, self.config, self.device)
+        return self._configured.plan(problem)
 
     def unsupported(self, problem: Problem) -> str | None:
         """Return a sentence why it cannot run the problem, or None."""
-        return unsupported_reason(self.variant, problem, self.config, self.device)
+        return self._configured.unsupported(problem)
 
     @property
     def arch(self) -> str:

@@ -26,7 +26,7 @@ from engine.attention.evaluation import Correctness
 from engine.attention.plan import LaunchPlan, make_plan, resources
 from engine.attention.problem import Problem
 from engine.attention.tensors import make_inputs
-from engine.backends.base import RunOptions, RunResult
+from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend, why_not_cuda
 from engine.backends.cuda.backend import SOFTWARE_TIMES
 from engine.backends.sdpa import BACKENDS, baseline, require_torch_on_gpu
@@ -34,6 +34,7 @@ from engine.base.cxx import find_toolchain
 from engine.base.errors import AttuneError, CompileError, Status, ToolMissing
 from engine.base.launch_arguments import PassLaunch, TensorArg
 from engine.correctness import check_output
+from engine.cuda_on_host.client import RunResult
 from engine.cuda_source.nvrtc import toolchain
 from engine.devices import DeviceSpec, find_device, limits_for, target_gpu
 from engine.devices.environment import collect_environment

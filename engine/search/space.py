@@ -25,7 +25,7 @@ from engine.base.schema import Stored
 from engine.cuda_on_host.client import Schedule
 from engine.devices import target_gpu
 from engine.devices.spec import DeviceSpec
-from engine.model.occupancy import unsupported_reason
+from engine.model.occupancy import ConfiguredVariant
 from engine.pipeline.request import (
     BackendChoice,
     Effort,
@@ -78,9 +78,9 @@ class SweepPoint:
         """
         if device is not None:  # the request may have another of its names
             request = replace(request, gpu=device.name)
-        variant = find_variant(request.variant)
-        why_not = unsupported_reason(variant, request.problem, request.config, device)
-        return cls(point_id(request), request, why_not)
+        values = tuple(request.config.items())
+        configured = ConfiguredVariant(find_variant(request.variant), values, device)
+        return cls(point_id(request), request, configured.unsupported(request.problem))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ from engine.base.errors import AttuneError, CompileError, InvalidKernel, Snapsho
 from engine.cuda_source.sources import read_source
 from engine.devices import find_device
 from engine.history.known_time import timed_device
-from engine.model.kernel import variant_sources
+from engine.model.kernel import Kernel, variant_sources
 from engine.pipeline.request import BackendChoice, EvaluationRequest
 from engine.sessions.compare.comparison import SessionComparison
 from engine.sessions.compare.pairing import key_of
 from engine.sessions.snapshot import Snapshot, Source
-from engine.versions.figures import counts_of
+from engine.versions.figures import counts_of, variant_of
 from engine.versions.workers import DEFAULT_MEMORY_GIB, DEFAULT_SECONDS, Failed, Workers
 from kernels.variant import KERNELS_DIR, Variant, feature_of
 
@@ -265,7 +265,8 @@ def _count(task: tuple[Path, Evaluation]) -> CodeCounts | str:
     """Count one side's instructions; runs in a worker process."""
     path, e = task
     try:
-        return counts_of(path, e.problem, e.device, e.config)
+        kernel = Kernel.of(variant_of(path), find_device(e.device), e.config)
+        return counts_of(kernel, e.problem)
     except AttuneError as error:
         return str(error)
 

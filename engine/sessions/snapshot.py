@@ -57,6 +57,7 @@ from engine.base.schema import (
     file_label,
     place_of,
 )
+from engine.history.known_time import timed_device
 
 FORMAT = "attune-snapshot"
 SCHEMA_VERSION = 11
@@ -301,7 +302,7 @@ def summarise(snapshot: Snapshot) -> Summary:
         updated=snapshot.updated,
         hypothesis=_first_line(snapshot.hypothesis),
         notes=_first_line(snapshot.notes),
-        devices=_distinct(e.device[:120] for e in evaluations)[:8],
+        devices=_distinct(timed_device(e)[:120] for e in evaluations)[:8],
         variants=_distinct(e.variant[:120] for e in evaluations)[:64],
         problems=problems[:200],
         num_problems=len(problems),

@@ -23,7 +23,10 @@ from engine.history.known_time import (
     name_of,
     not_comparable,
     source_match,
+    status_label,
+    timed_device,
     under_own_names,
+    was_recorded_elsewhere,
 )
 from engine.sessions.goal import TimelineRow, describe_goal, goal_status, timeline_rows
 from engine.sessions.importers.nsight_compute import counters_table
@@ -68,7 +71,7 @@ def summary_table(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> Tabl
         else "",
         "decision": _decision(snapshot.decision) or "",
         "fastest": _fastest(named),
-        **spent_rows(snapshot.spent, [*dict.fromkeys(e.device for e in evaluations)]),
+        **spent_rows(snapshot.spent, [*dict.fromkeys(e.device for e in named)]),
         "evaluations": _count(evaluations),
         "GPU": ", ".join(dict.fromkeys(e.device for e in named)),
     }
@@ -79,16 +82,11 @@ def _count(evaluations: Sequence[Evaluation]) -> str:
     """Return the number of evaluations and of failures; imported times do not count as failures."""
     count = f"{len(evaluations):,}"
     passed = sum(e.status is Status.PASSED for e in evaluations)
-    elsewhere = sum(e.status is Status.SKIPPED and _has_taken_time(e) for e in evaluations)
+    elsewhere = sum(map(was_recorded_elsewhere, evaluations))
     if elsewhere == len(evaluations):
         return f"{count}, recorded elsewhere: Attune neither ran nor checked them"
     also = f" and {elsewhere:,} were recorded elsewhere" if elsewhere else ""
     return f"{count}, of which {passed:,} passed{also}"
-
-
-def _has_taken_time(e: Evaluation) -> bool:
-    times = (e.latency, *(b.latency for b in e.baselines))
-    return any(t is not None and t.origin != "predicted" for t in times)
 
 
 def _decision(decision: Decision | None) -> str | None:
@@ -135,16 +133,11 @@ def spent_rows(spent: Spent | None, devices: Sequence[str]) -> dict[str, str]:
 
 def cost_of(spent: Spent, devices: Sequence[str]) -> tuple[float | None, str]:
     """Return the given cost, else GPU-hours at the list price of the only GPU, and the basis of
-    the cost."""
+    the cost. A part of a GPU has no list price."""
     if spent.cost_usd is not None:
         return spent.cost_usd, ""
-    if spent.gpu_hours is None or len(devices) != 1:
-        return None, ""
-    try:
-        price = find_device(devices[0]).price_usd_per_hour
-    except UnknownName:
-        return None, ""
-    if price is None:
+    price = _price(devices[0]) if len(devices) == 1 else None
+    if spent.gpu_hours is None or price is None:
         return None, ""
     return spent.gpu_hours * price, f" (GPU-hours at the list price of US$ {price:g} an hour)"
 
@@ -213,7 +206,10 @@ def spent_table(
     records, over = [], []
     for s in last.values():
         spent = s.spent or Spent()
-        cost, _ = cost_of(spent, s.devices)
+        snapshot = opened(names[s.id]) if opened is not None else None
+        # Summaries of old files name the whole GPU for a part of it.
+        devices = map(timed_device, snapshot.evaluations) if snapshot else s.devices
+        cost, _ = cost_of(spent, [*dict.fromkeys(devices)])
         hours += spent.hours or 0.0
         gpu_hours += spent.gpu_hours or 0.0
         cost_usd += cost or 0.0
@@ -231,7 +227,7 @@ def spent_table(
                 "cost, US$": None if cost is None else f"{cost:,.2f}",
                 "budget, US$": budget,
                 "over its budget": "yes" if is_over else None,
-                **(_gained(opened(names[s.id]), spent, cost) if opened is not None else {}),
+                **(_gained(snapshot, spent, cost) if snapshot is not None else {}),
                 "hours so far": hours,
                 "GPU-hours so far": gpu_hours,
                 "cost so far, US$": f"{cost_usd:,.2f}",
@@ -285,7 +281,7 @@ def results_table(evaluations: Iterable[Evaluation]) -> Table:
                 "config": _config(e),
                 "problem": e.problem.label(),
                 "GPU": e.device,
-                "status": str(e.status),
+                "status": status_label(e),
                 **_latency(e.latency),
                 "TFLOP/s": f"{e.problem.flops / e.latency.median_us / 1e6:.3g}"
                 if e.latency
@@ -577,18 +573,21 @@ def _speedup(e: Evaluation) -> str | None:
     if e.latency is None or not timed or e.status is Status.INCORRECT:
         return None
     best, name = min(timed, key=lambda pair: pair[0].median_us)
-    # it is unknown how it was timed
-    imported = e.status is Status.SKIPPED and e.latency.origin == "recorded"
-    if imported or not are_comparable(e.latency.basis, best.basis):
+    # it is unknown how an imported time was taken
+    if was_recorded_elsewhere(e) or not are_comparable(e.latency.basis, best.basis):
         return not_comparable(best.basis, e.latency.basis)
     return format_speedup_over(best.median_us / e.latency.median_us, name)
 
 
-def _cost(device: str, per_query_us: float) -> str | None:
+def _price(device: str) -> float | None:
     try:
-        price = find_device(device).price_usd_per_hour
+        return find_device(device).price_usd_per_hour
     except UnknownName:
         return None
+
+
+def _cost(device: str, per_query_us: float) -> str | None:
+    price = _price(device)
     return None if price is None else f"{usd_per_billion_queries(per_query_us, price):.3g}"
 
 

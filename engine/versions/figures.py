@@ -17,12 +17,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from engine.attention.config import default_config, variant_from
+from engine.attention.config import variant_from
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, CompileError, InvalidKernel, InvalidProblem
 from engine.base.schema import Stored
 from engine.base.units import format_us
-from engine.devices import find_device
 from engine.measure.statistics import Comparison, Verdict
 from kernels.description import read_own
 from kernels.ladder import is_numbered
@@ -77,9 +76,7 @@ def variant_of(path: Path) -> Variant:
         raise InvalidKernel(str(mistake), code=mistake.code) from None
 
 
-def compiled_answer(
-    path: Path, problem: Problem, gpu: str, config: Mapping[str, int]
-) -> tuple[Answer, Callable[[], Answer]]:
+def compiled_answer(kernel: Kernel, problem: Problem) -> tuple[Answer, Callable[[], Answer]]:
     """Compile a kernel; return (code and resources, a function that counts and simulates it).
 
     No native code is executed, including host code: the kernel is compiled, and its machine code is
@@ -89,12 +86,11 @@ def compiled_answer(
     from engine.model.kernel import code_digest, count_plan
 
     try:
-        kernel = _kernel(path, gpu, config)
         plan, compiled = _compiled(kernel, problem)
         used = resources(plan, compiled)
         code = code_digest(plan, compiled)
     except AttuneError as error:
-        answer = _failed(error)
+        answer = as_answer(error)
         return answer, lambda: answer
     figures = Figures(
         registers=max(r.registers_per_thread for r in used),
@@ -131,21 +127,15 @@ def compiled_answer(
     return Answer(code, figures), counted
 
 
-def counts_of(path: Path, problem: Problem, gpu: str, config: Mapping[str, int]) -> CodeCounts:
-    """Count what a source's machine code executes, without running native code.
+def counts_of(kernel: Kernel, problem: Problem) -> CodeCounts:
+    """Count what a kernel's machine code executes, without running native code.
 
     Raises:
         AttuneError: it does not compile, does not support the problem, or cannot be emulated.
     """
     from engine.model.kernel import count_plan
 
-    return count_plan(*_compiled(_kernel(path, gpu, config), problem)).counts
-
-
-def _kernel(path: Path, gpu: str, config: Mapping[str, int]) -> Kernel:
-    from engine.model.kernel import Kernel
-
-    return Kernel.of(variant_of(path), find_device(gpu), config)
+    return count_plan(*_compiled(kernel, problem)).counts
 
 
 def _compiled(kernel: Kernel, problem: Problem) -> tuple[LaunchPlan, CompiledKernel]:
@@ -184,20 +174,19 @@ def _with_counts(figures: Figures, counts: CodeCounts | None) -> Figures:
     return replace(figures, **known)
 
 
-def compile_fault(path: Path, problem: Problem, arch: str, config: Mapping[str, int]) -> Answer:
+def compile_fault(plan: LaunchPlan, arch: str) -> Answer:
     """Return an answer with the fault if the kernel does not compile for an arch."""
-    from engine.attention.plan import make_plan
     from engine.model.kernel import compile_plan
 
     try:
-        variant = variant_of(path)
-        compile_plan(make_plan(variant, problem, default_config(variant, config)), arch)
+        compile_plan(plan, arch)
     except AttuneError as error:
-        return _failed(error)
+        return as_answer(error)
     return Answer()
 
 
-def _failed(error: AttuneError) -> Answer:
+def as_answer(error: AttuneError) -> Answer:
+    """Return the answer for a kernel that cannot be read, launched or compiled."""
     if isinstance(error, (CompileError, InvalidKernel)):
         return Answer(fault=str(error))
     if isinstance(error, InvalidProblem):

@@ -17,23 +17,18 @@ from app.shared.palette import DARK, LIGHT
 from engine.attention.evaluation import Latency
 from engine.attention.problem import Problem
 from engine.base.schema import encode
-from engine.devices import find_device
 from engine.gate.commits import KernelHistory, Step, history_frame
 from engine.history.known_time import KnownTime
 from engine.jobs.manager import use_manager
 from engine.kernel_figures import changes
 from engine.kernel_figures.rung import Rung, TileCounts, known_rung, request_of
-from engine.model.occupancy import unsupported_reason
+from engine.model.kernel import Kernel
 from engine.versions.figures import Answer, Figures, Finding, GateVerdict
 from kernels.ladder import LADDER
 
 PROBLEM = Problem(1, 8, 1024, 64)
 # Rungs that an L4 can run on this problem; v12 cannot, as its CTA does not hold all keys.
-POSSIBLE = [
-    v
-    for v in LADDER
-    if unsupported_reason(v, PROBLEM, v.default_config(), find_device("L4")) is None
-]
+POSSIBLE = [v for v in LADDER if Kernel.of(v, "L4").unsupported(PROBLEM) is None]
 COUNTS = TileCounts({"tensor": 256.0, "fma": 500.0}, 320.0, 320.0, 832)
 
 

@@ -15,7 +15,7 @@ from app.sessions import frames
 from engine.attention.evaluation import BaselineTiming, Latency
 from engine.base.errors import Status
 from engine.history.history import log_prediction, predictions
-from engine.history.known_time import times_of
+from engine.history.known_time import RECORDED, times_of
 from engine.sessions import store as store_module
 from engine.sessions.known_times import score
 from engine.sessions.session import make_snapshot, make_source
@@ -117,6 +117,17 @@ def test_the_opened_snapshot_comes_first(open_app):
     opened = next(i for i, text in enumerate(headings) if "#### Opened" in text)
     working = next(i for i, text in enumerate(headings) if "Working session" in text)
     assert opened < working
+
+
+def test_a_recorded_time_is_not_shown_as_a_failure(open_app):
+    imported = replace(BASE, status=Status.SKIPPED, reason="Elsewhere.", correctness=None)
+    name = save("Imported", replace(imported, latency=MEASURED))
+    at = open_app("sessions", session=name)
+    assert metric(at, "Correctness") == "Not checked"
+    assert "SKIPPED" not in texts(at)
+    at.session_state["session_tab"] = "Correctness"
+    at.run()
+    assert any(RECORDED.capitalize() in each.value for each in at.info)
 
 
 def test_a_session_of_baselines_opens_as_a_table_and_a_chart(open_app, sessions_dir):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 from app_driver import charts, compiled, metric, simulated, texts, until
+from sessions_data import evaluation_maker
 from words import says
+
+from engine.sessions.goal import pin
 
 
 def note(at, label: str) -> str:
@@ -31,6 +34,12 @@ def test_the_six_figures_show_deltas_to_the_pinned_run(open_app):
     again.button(key="unpin").click().run()
     assert "Pinned:" not in texts(again)
     assert "smem" in note(again, "Registers")
+
+
+def test_a_pinned_run_of_another_source_names_it(open_app):
+    pin(evaluation_maker(variant="v01", source_sha256="3f2a91ab" * 8))
+    at = until(open_app(gpu="L4", variant="v01", S="64"), compiled)
+    assert "Pinned: v01 (source 3f2a91ab)" in texts(at)
 
 
 @pytest.mark.exhaustive

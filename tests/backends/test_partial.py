@@ -16,14 +16,14 @@ from words import raises, says
 from engine.attention.evaluation import Evaluation
 from engine.attention.plan import TensorArg, make_plan
 from engine.attention.problem import Problem
-from engine.backends.base import RunOptions, RunResult
+from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.backends.partial import MAX_GROUP, PartialRunError
 from engine.base.errors import Status
 from engine.base.launch_arguments import PassLaunch
 from engine.correctness.check import check_against
 from engine.correctness.expected import expect
-from engine.cuda_on_host.client import Client
+from engine.cuda_on_host.client import Client, RunResult
 from engine.cuda_on_host.error_kinds import ErrorKind
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import PartialRun, takes_too_long
@@ -97,6 +97,24 @@ def test_heads_that_share_kv_are_executed_together(backend):
     assert result.status is Status.PASSED, result.reason
     assert correctness.passed, correctness.reason
     assert part.pairs == ((0, 0), (0, 1), (0, 2), (0, 3), (1, 2), (1, 3))
+
+
+@pytest.mark.parametrize("seqlen", [1, pytest.param(40, marks=pytest.mark.slow)])
+def test_a_cta_may_have_a_tile_of_all_heads_of_a_group(backend, seqlen):
+    """Decoding kernels pack them: no CTA begins with any but the first head of a group."""
+    plan = plan_of("v14", Problem(2, 8, seqlen, 64, num_heads_kv=2, seqlen_kv=300))
+    result, correctness, part = verdict(backend, plan)
+    assert result.status is Status.PASSED, result.reason
+    assert correctness.passed, correctness.reason
+    assert part.pairs[-4:] == ((1, 4), (1, 5), (1, 6), (1, 7))
+    assert part.rows[-1][1] == seqlen
+
+
+def test_groups_packed_into_tiles_that_begin_anywhere_have_no_parts(backend):
+    """Three heads in tiles of 16 rows: most tiles begin with another head than the first."""
+    plan = plan_of("v14", Problem(1, 6, 40, 64, num_heads_kv=2))
+    with raises(PartialRunError, "part_several_heads"):
+        backend.choose_part(plan, OPTIONS, 1e9)
 
 
 OUTSIDE = rf"^narrow\.cu:{{}}: {ErrorKind.GLOBAL_BOUNDS} in .* at byte -\d+ of buffer '{{}}'"

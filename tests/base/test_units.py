@@ -86,7 +86,17 @@ def test_dollars_are_not_rounded_away() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(45, "45 s"), (720, "12 min"), (12_600, "3.5 h"), (2.9e6, "34 days"), (2.865e10, "908 years")],
+    [
+        (0, "0 s"),
+        (2e-5, "1 ms"),
+        (0.12, "120 ms"),
+        (0.99, "1 s"),
+        (45, "45 s"),
+        (720, "12 min"),
+        (12_600, "3.5 h"),
+        (2.9e6, "34 days"),
+        (2.865e10, "908 years"),
+    ],
 )
 def test_format_of_durations(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

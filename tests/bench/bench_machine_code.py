@@ -41,7 +41,6 @@ from engine.machine_code.native_library import build_libraries
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.kernel import Estimate, Kernel, compile_plan, launch_of_pass
 from engine.model.launches import collect
-from engine.model.occupancy import launch_plan
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 
@@ -114,8 +113,9 @@ def _one(variant: Variant, device: DeviceSpec, only_speed: bool) -> tuple[list[f
     times_ms = []
     for batch in range(9, 29):
         begin = time.process_time()
-        other = launch_plan(variant, replace(first, batch=batch), plan.config, device)
-        History(work="look up").estimate_plan(Kernel.of(variant, device), other, compiled)
+        kernel = Kernel.of(variant, device, plan.config)
+        other = kernel.plan(replace(first, batch=batch))
+        History(work="look up").estimate_plan(kernel, other, compiled)
         times_ms.append(1e3 * (time.process_time() - begin))
     print(
         f"{variant.id:9} {own:5.2f} + {disassembling:8.2f} = {own + disassembling:5.2f} "
@@ -147,7 +147,7 @@ def _one(variant: Variant, device: DeviceSpec, only_speed: bool) -> tuple[list[f
 def _compiled(
     variant: Variant, problem: Problem, device: DeviceSpec
 ) -> tuple[LaunchPlan, CompiledKernel]:
-    plan = launch_plan(variant, problem, variant.default_config(), device)
+    plan = Kernel.of(variant, device, variant.default_config()).plan(problem)
     return plan, compile_plan(plan, device.arch)
 
 

@@ -2,7 +2,8 @@
 
 Prints how long 500 snapshots of 20 evaluations × 60 samples take to save, to list and to find all
 their times in, with and without the index, each in a process of its own; the same lists of 10,000
-smaller ones; and how long a snapshot of 1,000 evaluations × 200 samples takes to save and to open.
+smaller ones; how long a snapshot of 1,000 evaluations × 200 samples takes to save and to open; and
+how long two sessions of 2,000 evaluations × 30 samples take to compare.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from sessions_data import evaluation_maker  # noqa: E402
 
 from engine.attention.problem import Problem  # noqa: E402
 from engine.devices.environment import collect_environment  # noqa: E402
+from engine.sessions.compare import compare_sessions  # noqa: E402
 from engine.sessions.known_times import KnownTimes  # noqa: E402
 from engine.sessions.session import make_snapshot  # noqa: E402
 from engine.sessions.snapshot import Snapshot, dumps, loads  # noqa: E402
@@ -97,6 +99,21 @@ def saved(root: Path) -> None:
     new_process(times, root, "find their times with it", None)
 
 
+def session_of_2000(seed: int) -> Snapshot:
+    """Return ten configs on each of 200 problems."""
+    evaluations = [
+        evaluation_maker(
+            problem=Problem(1 + i % 20, 1 + i // 20, 128, 64),
+            config={"block_n": 16 * (1 + config)},
+            samples=30,
+            seed=seed + 10 * i + config,
+        )
+        for i in range(200)
+        for config in range(10)
+    ]
+    return make_snapshot(evaluations, environment=ENVIRONMENT)
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         saved(Path(temporary))
@@ -120,6 +137,10 @@ def main() -> None:
         )
         print(f"{'its file':<58} {len(data) / 1e6:7.2f} MB")
         timed("open it: expand, parse, validate", 1, lambda: loads(data, name="big.json.gz"))
+
+        sides = {name: session_of_2000(seed) for name, seed in (("before", 0), ("after", 2_000))}
+        compare_sessions(sides)  # imports SciPy
+        timed("compare 2,000 with 2,000 evaluations", 0.6, lambda: compare_sessions(sides))
 
 
 ENVIRONMENT = collect_environment()

@@ -14,8 +14,8 @@ import numpy as np
 
 from engine.attention.problem import Problem
 from engine.attention.tensors import Inputs, decode, encode
-from engine.backends.base import RunResult
 from engine.base.errors import Status
+from engine.cuda_on_host.client import RunResult
 
 State = tuple[np.ndarray, np.ndarray, np.ndarray]  # m, l, acc of some rows over one chunk
 

@@ -23,7 +23,6 @@ from engine.attention.tensors import (
     encode,
     make_inputs,
 )
-from engine.backends.base import RunResult
 from engine.base.errors import Status
 from engine.correctness import (
     Expected,
@@ -35,6 +34,7 @@ from engine.correctness import (
 from engine.correctness.check import FIXED_BOUNDS, absolute_tolerance
 from engine.correctness.output_error import NOT_COMPARED
 from engine.correctness.reference import choose_coverage, emulated_attention, everything, reference
+from engine.cuda_on_host.client import RunResult
 
 ODD_LENGTHS = (1, 2, 63, 64, 65, 113, 127, 128, 129, 203, 1023)
 DTYPES = ("float16", "bfloat16")

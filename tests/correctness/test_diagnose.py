@@ -15,10 +15,10 @@ from engine.attention.evaluation import Correctness
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.attention.tensors import POISON_BITS, InputKind, decode, encode, make_inputs
-from engine.backends.base import RunResult
 from engine.base.errors import Status
 from engine.correctness import check_output
 from engine.correctness.reference import reference
+from engine.cuda_on_host.client import RunResult
 from kernels.ladder import by_id
 
 KINDS: tuple[InputKind, ...] = ("normal", "structured_v")

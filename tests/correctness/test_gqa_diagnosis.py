@@ -12,11 +12,11 @@ from engine.attention.evaluation import Correctness
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.attention.tensors import Inputs, decode, encode, make_inputs
-from engine.backends.base import RunResult
 from engine.backends.sdpa import sdpa_same_dtype
 from engine.base.errors import Status
 from engine.correctness import check_output
 from engine.correctness.reference import Coverage, covered_reference, everything, reference
+from engine.cuda_on_host.client import RunResult
 from kernels.ladder import by_id
 
 GQA = Problem(3, 8, 70, 32, num_heads_kv=4)  # 4 groups of 2

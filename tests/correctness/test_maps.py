@@ -8,7 +8,6 @@ from emulated_kernel import Kernel
 
 from engine.attention.problem import Problem
 from engine.attention.tensors import Inputs, decode, encode, make_inputs
-from engine.backends.base import RunResult
 from engine.base.errors import Status
 from engine.correctness import (
     ErrorMap,
@@ -20,6 +19,7 @@ from engine.correctness import (
 )
 from engine.correctness.output_error import MAX_MAP_SIDE, NOT_COMPARED
 from engine.correctness.reference import choose_coverage, reference
+from engine.cuda_on_host.client import RunResult
 
 
 def by_name(maps: tuple[ErrorMap, ...]) -> dict[str, ErrorMap]:

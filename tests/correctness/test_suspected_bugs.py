@@ -15,10 +15,10 @@ from engine.attention.evaluation import Correctness
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.attention.tensors import decode, encode, make_inputs
-from engine.backends.base import RunResult
 from engine.base.errors import Status
 from engine.correctness import check_output, findings
 from engine.correctness.findings import FindingCode
+from engine.cuda_on_host.client import RunResult
 from kernels.ladder import by_id
 
 Phrases = tuple[tuple[str, ...], ...]  # names of tests/words.json, each with the values in it

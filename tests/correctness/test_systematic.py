@@ -15,10 +15,10 @@ from engine.attention.evaluation import Correctness
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.attention.tensors import INPUT_KINDS, FloatArray, Inputs, decode, encode, make_inputs
-from engine.backends.base import RunResult
 from engine.base.errors import Status
 from engine.correctness import check_output
 from engine.correctness.reference import emulated_attention, everything, slice_qkv
+from engine.cuda_on_host.client import RunResult
 from kernels.variant import Dtype
 
 

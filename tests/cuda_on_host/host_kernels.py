@@ -12,7 +12,7 @@ import numpy as np
 from engine.attention.tensors import decode, encode
 from engine.base.launch_arguments import ScalarArg, TensorArg, TensorMapArg
 from engine.cuda_on_host.build import build_kernels
-from engine.cuda_on_host.client import Buffer, Client, Job, JobResult, KernelLaunch
+from engine.cuda_on_host.client import Buffer, Client, Job, KernelLaunch, RunResult
 
 KERNELS = Path(__file__).parent / "kernels"
 HEAD_DIM = 64
@@ -53,7 +53,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Errors:
-    result: JobResult
+    result: RunResult
     out: float  # max |error| against float64
     lse: float
 

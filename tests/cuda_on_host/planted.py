@@ -9,7 +9,7 @@ from host_kernels import KERNELS
 
 from engine.base.launch_arguments import ScalarArg, TensorArg
 from engine.cuda_on_host.build import DEFAULT_ARCH, HostLibrary, build_kernels
-from engine.cuda_on_host.client import Buffer, Client, Job, JobResult, KernelLaunch
+from engine.cuda_on_host.client import Buffer, Client, Job, KernelLaunch, RunResult
 
 WORDS = 256
 INPUT = np.linspace(1, 2, WORDS, dtype=np.float32)
@@ -53,5 +53,5 @@ def run(
     timeout_s: float = 30.0,
     dynamic_smem_bytes: int = 1024,
     **options: Any,
-) -> JobResult:
+) -> RunResult:
     return client.run(job(host_library, entry, dynamic_smem_bytes, **options), timeout_s)

@@ -9,7 +9,7 @@ from words import says
 from engine.base.errors import Status
 from engine.base.launch_arguments import TensorArg
 from engine.cuda_on_host.build import build_kernels
-from engine.cuda_on_host.client import Buffer, Client, Job, JobResult, KernelLaunch
+from engine.cuda_on_host.client import Buffer, Client, Job, KernelLaunch, RunResult
 from engine.cuda_on_host.error_kinds import ErrorKind
 
 SOURCE = """\
@@ -30,7 +30,7 @@ def test_register_requests_that_cannot_be_met_are_reported(client: Client, tmp_p
     entries = ("budgets<24>", "budgets<40>")
     library = build_kernels(source, entries, (), check=False)
 
-    def run(entry: str) -> JobResult:
+    def run(entry: str) -> RunResult:
         launch = KernelLaunch(entry, (2, 1, 1), (384, 1, 1), (TensorArg("out"),))
         out = Buffer("out", size_bytes=4 * 384, returned=True)
         return client.run(Job(library, (out,), (launch,)), 30.0)

@@ -24,7 +24,8 @@ from engine.gate.trees import (
     pair_kernels,
     working_tree,
 )
-from engine.versions.figures import GateVerdict
+from engine.model.kernel import Kernel
+from engine.versions.figures import GateVerdict, variant_of
 from tests.gate.repositories import commit, edit, git, kernel_file, repository
 
 
@@ -333,7 +334,8 @@ def test_a_wrong_result_is_found_without_native_code(
     source = kernel_file(repository(tmp_path, "v08"), "v08")
     edit(source, ("softmax_scale * LOG2_E", "softmax_scale * 0.5f * LOG2_E"))
     monkeypatch.setattr("engine.backends.cpu.CpuBackend.run", ran)
-    found = check_output(source, Problem(1, 1, 64, 64), "L4", {}, native=False)
+    kernel = Kernel.of(variant_of(source), "L4")
+    found = check_output(kernel, Problem(1, 1, 64, 64), native=False)
     assert found.passed is False
     assert not says(found.sentence, "host_build")
 
@@ -365,6 +367,7 @@ def test_a_failed_build_of_the_emulator_is_not_blamed_on_the_kernel(
 
     source = kernel_file(repository(tmp_path, "v08"), "v08")
     monkeypatch.setattr("engine.machine_code.execution.load_library", fails)
-    found = check_output(source, Problem(1, 1, 64, 64), "L4", {}, native=False)
+    kernel = Kernel.of(variant_of(source), "L4")
+    found = check_output(kernel, Problem(1, 1, 64, 64), native=False)
     assert found.passed is None
     assert why in found.sentence

@@ -18,8 +18,9 @@ from engine.cli import main
 from engine.gate import judge
 from engine.gate.running import measure_pair
 from engine.gate.trees import open_tree, working_tree
+from engine.model.kernel import Kernel
 from engine.pipeline.evaluate import Evaluator
-from engine.versions.figures import GateVerdict, measured_finding
+from engine.versions.figures import GateVerdict, measured_finding, variant_of
 from tests.gate.repositories import edit, kernel_file, repository
 from tests.pipeline.test_evaluate_cuda import MadeUpCuda, MadeUpTimer
 from tests.words import says
@@ -69,6 +70,10 @@ def gpu(
         yield made
 
 
+def kernel_of(folder: Path) -> Kernel:
+    return Kernel.of(variant_of(kernel_file(folder, "v08")), "L4")
+
+
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
     folder = repository(tmp_path / "r", "v08")
@@ -81,14 +86,14 @@ def test_both_versions_are_timed_in_one_run(
     repo: Path, tmp_path: Path, gpu: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = open_tree("HEAD", repo, tmp_path / "base")
-    names = kernel_file(before.root, "v08"), kernel_file(repo, "v08")
-    slower = measure_pair(*names, PROBLEM, "L4", {}, gpu)
+    sides = kernel_of(before.root), kernel_of(repo)
+    slower = measure_pair(*sides, PROBLEM, gpu)
     found = measured_finding(slower)
     assert (str(found.verdict), found.is_regression) == (GateVerdict.MEASURED_SLOWER, True)
     assert "20." in found.what or "19." in found.what
-    faster = measured_finding(measure_pair(*names[::-1], PROBLEM, "L4", {}, gpu))
+    faster = measured_finding(measure_pair(*sides[::-1], PROBLEM, gpu))
     assert (str(faster.verdict), faster.is_regression) == (GateVerdict.MEASURED_FASTER, False)
-    same = measured_finding(measure_pair(names[0], names[0], PROBLEM, "L4", {}, gpu))
+    same = measured_finding(measure_pair(sides[0], sides[0], PROBLEM, gpu))
     assert same.verdict is GateVerdict.MEASURED_SAME
 
     # In the whole run the measured verdict replaces the simulated one.
@@ -106,10 +111,10 @@ def test_a_wrong_kernel_is_not_timed(repo: Path, gpu: Evaluator) -> None:
         def timer(self, *_: object) -> Any:
             pytest.fail("it was timed")
 
-    path = kernel_file(repo, "v08")
-    edit(path, ("row_sum(", "row_sum((("))
+    edit(kernel_file(repo, "v08"), ("row_sum(", "row_sum((("))
+    kernel = kernel_of(repo)
     with Evaluator(gpu.history, {"cuda": Untimed()}) as untimed:
-        found = measured_finding(measure_pair(path, path, PROBLEM, "L4", {}, untimed))
+        found = measured_finding(measure_pair(kernel, kernel, PROBLEM, untimed))
     assert found.verdict is GateVerdict.NOT_JUDGED
     assert "COMPILE_ERROR" in found.what
 

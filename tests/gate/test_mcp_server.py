@@ -91,6 +91,24 @@ def test_invalid_and_unknown_arguments_get_a_sentence(
     assert "\n" not in str(error.value)
 
 
+def test_an_error_is_its_sentence_alone(tools: Tools) -> None:
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    (asked,) = (each for each in served(tools) if each.name == "sweep")
+    arguments = {"kernel": "v01", "problem": "B1 H2 S64", "keep": True}
+    with pytest.raises(ToolError) as error:
+        call(asked.run(arguments, None, convert_result=True))
+    assert says(str(error.value), "write_not_allowed")
+    assert str(error.value).startswith("keep ")
+
+
+def test_compare_refuses_a_snapshot_beside_a_source(tools: Tools, tmp_path: Path) -> None:
+    (tmp_path / "r" / "a.json.gz").touch()
+    source = f"kernels/{kernel_file(tmp_path / 'r', 'v01').name}"
+    with raises(Refused, "snapshot_and_source"):
+        call(tools.compare("a.json.gz", source))
+
+
 def test_a_header_outside_is_refused(tools: Tools, tmp_path: Path) -> None:
     secret = tmp_path / "secret.cuh"
     secret.write_text("// secret\n")
@@ -217,7 +235,8 @@ def test_a_client_of_the_sdk_gets_answers(tmp_path: Path) -> None:
     assert json.loads(found["gate"][1])["unchanged"] == ["v01"]
     swept = json.loads(found["sweep"][1])
     assert (swept["best"], [each["points"] for each in swept["without_time"]]) == ([], [2])
-    assert found["check of the ladder"][0]  # its error is one sentence
+    assert found["check of the ladder"][0]  # its error is one sentence, without the SDK's words
+    assert "executing tool" not in found["check of the ladder"][1]
     assert "rename" in found["check of the ladder"][1]
     checked = json.loads(found["check"][1])  # no native code was run
     assert (checked["status"], checked["executed"]) == ("PASSED", "machine code in software")

@@ -39,10 +39,10 @@ CAUSAL = replace(PROBLEM, causal=True)
 @pytest.mark.parametrize("problem", [PROBLEM, CAUSAL], ids=["full", "causal"])
 @pytest.mark.parametrize("name", [v.id for v in LADDER if "num_ctas" in v.default_config()])
 def test_every_key_tile_is_visited_once(name: str, problem: Problem) -> None:
-    variant = find_variant(name)
-    config = variant.default_config()
-    rows, keys = variant.work.query_rows(problem, config), config["block_n"]
-    pieces = pieces_of(variant, problem, config, 100)
+    kernel = Kernel.of(name, "H200")
+    config = kernel.config
+    rows, keys = kernel.variant.work.query_rows(problem, config), config["block_n"]
+    pieces = pieces_of(kernel, problem, 100)
     ends = [min(end, 1000) if problem.causal else 1000 for end in range(rows, 1000 + rows, rows)]
     of_head = [-(-end // keys) for end in ends]
     assert pieces.tiles.sum() == 30 * sum(of_head)
@@ -64,32 +64,31 @@ def test_every_key_tile_is_visited_once(name: str, problem: Problem) -> None:
 
 def test_the_longest_pieces_are_scheduled_first() -> None:
     """v19, two heads at a time: in each of four heads query tiles with 1, 2, 3 and 4 key tiles."""
-    variant = find_variant("v19")
-    config = variant.default_config() | {"kv_mib": 1}
+    kernel = Kernel.of("v19", "H200", {"kv_mib": 1})
+    config = kernel.config
     problem = Problem(batch=1, num_heads=4, seqlen=512, head_dim=64, causal=True)
-    at_once = variant.work.schedule
+    at_once = kernel.variant.work.schedule
     assert at_once is not None
     assert at_once.heads_at_once is not None
     assert at_once.heads_at_once(problem, config) >= 4
-    pieces = pieces_of(variant, problem, config, 4)
+    pieces = pieces_of(kernel, problem, 4)
     # Rounds of four CTAs, every second one in reverse.
     assert pieces.tiles.reshape(4, 4).tolist() == [[4, 3, 2, 1]] * 4
     long = replace(problem, seqlen=8192)
     assert at_once.heads_at_once(long, config) == 1
-    first = pieces_of(variant, long, config, 1).tiles
+    first = pieces_of(kernel, long, 1).tiles
     # Sections of one head: descending lengths in the last, ascending in the one before.
     assert first.tolist() == [*range(1, 65), *range(64, 0, -1)] * 2
 
 
 def test_ctas_of_a_cluster_visit_the_tiles_of_any_of_them() -> None:
     """v19 with clusters of two: five query tiles of a head are three pairs, the last half empty."""
-    variant = find_variant("v19")
-    config = variant.default_config() | {"cluster_size": 2}
+    kernel = Kernel.of("v19", "H200", {"cluster_size": 2})
     problem = Problem(batch=1, num_heads=2, seqlen=640, head_dim=64, causal=True)
-    pieces = pieces_of(variant, problem, config, 4)
+    pieces = pieces_of(kernel, problem, 4)
     assert pieces.cta.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert pieces.tiles.reshape(4, 3).tolist() == [[5, 4, 2], [5, 4, 2]] * 2
-    single = pieces_of(variant, problem, config | {"cluster_size": 1}, 4)
+    single = pieces_of(kernel.with_config(cluster_size=1), problem, 4)
     assert sorted(single.tiles) == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
@@ -119,7 +118,7 @@ def test_ctas_execute_the_products_of_the_pieces_that_they_take(
     problem = replace(CAUSAL, batch=1, num_heads=5, seqlen=600)
     plan, compiled = compiled_for(name, problem, gpu, num_ctas=4)
     emulator = emulator_of(plan, compiled)
-    pieces = pieces_of(find_variant(name), problem, plan.config, 4)
+    pieces = pieces_of(Kernel.of(name, gpu, plan.config), problem, 4)
     is_product = np.array([i.opcode.startswith(mma) for i in emulator.program.instructions])
     products = [emulator.totals((cta, 0, 0)).values[is_product, EXECUTED].sum() for cta in range(4)]
     tiles = np.bincount(pieces.cta, pieces.tiles)
@@ -155,15 +154,13 @@ def errors(name: str, gpu: str, problems: Sequence[Problem], **chosen: int) -> l
 @pytest.mark.parametrize(("name", "causal"), slow_ones(2, [("v19", True), ("v20", False)]))
 def test_a_long_cta_takes_the_sum_of_its_pieces(name: str, causal: bool) -> None:
     """Within 4 %, although its tiles are longer than the simulated ones."""
-    problem, variant, device = Problem(4, 32, 4096, 64, causal), find_variant(name), "H100 SXM"
-    plan, compiled = compiled_for(name, problem, device, num_ctas=132)
-    emulator, gpu = emulator_of(plan, compiled), find_device(device)
+    problem, gpu = Problem(4, 32, 4096, 64, causal), find_device("H100 SXM")
+    plan, compiled = compiled_for(name, problem, gpu.name, num_ctas=132)
+    emulator, kernel = emulator_of(plan, compiled), Kernel.of(name, gpu, plan.config)
     program = emulator.program
     entry = read_cubin(compiled.cubin).entries[program.entry]
-    ctas = simulate_persistent(
-        program, entry, Kernel.of(variant, gpu, plan.config), plan, 1, ("shared",)
-    )["shared"]
-    pieces = pieces_of(variant, problem, plan.config, 132)
+    ctas = simulate_persistent(program, entry, kernel, plan, 1, ("shared",))["shared"]
+    pieces = pieces_of(kernel, problem, 132)
     costs = features_of(pieces, plan.config)[pieces.cta == 66].sum(axis=0) @ ctas.costs[0]
     taken = allocated_smem(gpu, program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes)
     sm = sm_kernel(program, gpu_rates(gpu), "shared", taken, fetches_code=False)

@@ -33,7 +33,6 @@ from engine.kernel_figures.changes import (
 )
 from engine.kernel_figures.rung import reasons, request_of, rung_dict, without_empty
 from engine.model.kernel import Kernel
-from engine.model.occupancy import unsupported_reason
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 from tests.machine_code.gate import recorded
@@ -163,26 +162,24 @@ def test_a_config_that_supports_the_problem_is_found() -> None:
 def test_if_no_config_fits_the_reason_holds_for_all() -> None:
     """If no config fits, the reason is one that holds for all, not that of one config."""
     longest = replace(PROBLEM, seqlen=512)
-    default, t4 = v12.default_config(), find_device("T4")
+    default, t4 = v12.default_config(), Kernel.of(v12, "T4")
     of_the_config = v12.unsupported(longest, default)
     said = "the smallest needs 74,752 bytes of shared memory per CTA, and T4 has 65,536"
-    assert said in str(unsupported_reason(v12, longest, default, t4))
+    assert said in str(t4.unsupported(longest))
     assert said in known_rung(v12, request_of(v12, longest, "T4")).why_not
     # If another config fits, or none on any GPU, the reason is the constraint.
-    assert unsupported_reason(v12, longest, default, find_device("L4")) == of_the_config
+    assert Kernel.of(v12, "L4").unsupported(longest) == of_the_config
     narrow = replace(longest, head_dim=32)
-    assert unsupported_reason(v12, narrow, default, t4) == of_the_config
+    assert t4.unsupported(narrow) == of_the_config
     too_long = replace(PROBLEM, seqlen=4096)
-    none = str(unsupported_reason(v12, too_long, default, t4))
+    none = str(t4.unsupported(too_long))
     assert says(none, "no_config_takes", "v12")
     assert none.endswith(str(v12.unsupported(too_long, default)))
     odd = replace(PROBLEM, head_dim=48)
-    assert unsupported_reason(v12, odd, default, t4) == v12.unsupported(odd, default)
+    assert t4.unsupported(odd) == v12.unsupported(odd, default)
     # The compute capability comes first, as no config changes it.
-    v15, wide = LADDER.by_id("v15"), {"no_such": 1}
-    assert says(
-        str(unsupported_reason(v15, longest, wide, t4)), "needs_compute_capability", "9", "0"
-    )
+    v15 = Kernel.of("v15", "T4", {"no_such": 1})
+    assert says(str(v15.unsupported(longest)), "needs_compute_capability", "9", "0")
 
 
 def test_every_rung_has_a_header_and_one_before_it() -> None:

@@ -18,13 +18,14 @@ from engine.attention.evaluation import Correctness
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.attention.tensors import encode as to_raw
-from engine.backends.base import RunOptions, RunResult
+from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import InvalidProblem, Status
 from engine.base.schema import decode, encode
 from engine.choose.auto import choose
 from engine.correctness import check_with_maps, inputs_of, maps_from_arrays, maps_to_arrays
 from engine.correctness.gradients import head_gradients
+from engine.cuda_on_host.client import RunResult
 from engine.devices import find_device
 from engine.history import History
 from engine.pipeline.evaluate import Evaluator

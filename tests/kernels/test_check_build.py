@@ -14,12 +14,12 @@ from slow_cases import of_each, one_in, slow_ones
 from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.attention.tensors import Inputs, make_inputs
-from engine.backends.base import RunOptions, RunResult
+from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import FAULTS, Status
 from engine.correctness import check_with_maps, inputs_of
 from engine.correctness.check import check_output
-from engine.cuda_on_host.client import Schedule
+from engine.cuda_on_host.client import RunResult, Schedule
 from kernels.ladder import LADDER
 from kernels.variant import KERNELS_DIR, Dtype
 

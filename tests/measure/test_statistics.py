@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import quantile_test
+from scipy.stats import binom, quantile_test
 
 from engine.measure.statistics import MIN_SAMPLES, median_interval
 
@@ -35,6 +35,14 @@ def test_scipy_finds_the_same_interval(samples: list[float]) -> None:
     expected = quantile_test(samples, q=1.0, p=0.5).confidence_interval(0.95)
     found = median_interval(samples)
     assert (found.low, found.high) == (expected.low, expected.high)
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.98])
+def test_the_ends_are_the_binomial_quantiles(confidence: float) -> None:
+    for count in (*range(1, 300), 1_000, 99_999, 100_000):
+        found = median_interval(np.arange(1.0, count + 1), confidence)
+        rank = max(1.0, binom.ppf((1 - confidence) / 2, count, 0.5))
+        assert (found.low, found.high) == (rank, count + 1 - rank)
 
 
 @given(samples=st.lists(times, min_size=MIN_SAMPLES, max_size=60))

@@ -14,7 +14,8 @@ from engine.attention.plan import LaunchPlan
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.devices import find_device, limits_for
-from engine.model.occupancy import launch_plan, max_active_clusters, occupancy, sms_of_gpcs
+from engine.model.kernel import Kernel
+from engine.model.occupancy import max_active_clusters, occupancy, sms_of_gpcs
 from kernels.description import parse_variant
 from kernels.variant import Variant
 
@@ -46,7 +47,7 @@ PROBLEM = Problem(4, 16, 2048, 64)
 
 def plan_of(cluster: int, gpu: str) -> tuple[Variant, LaunchPlan]:
     variant = parse_variant(TEXT.replace("CLUSTER", str(cluster)), Path("v30_clusters.cu"))
-    return variant, launch_plan(variant, PROBLEM, {}, find_device(gpu))
+    return variant, Kernel.of(variant, gpu).plan(PROBLEM)
 
 
 @pytest.mark.parametrize(
@@ -119,4 +120,4 @@ def test_a_gpu_without_clusters_gives_a_reason() -> None:
     variant, _ = plan_of(2, "H100 SXM")
     older = replace(variant, min_compute_capability=(8, 0))
     with raises(InvalidProblem, "clusters_unsupported", "9.0", "8.9"):
-        launch_plan(older, PROBLEM, {}, find_device("L4"))
+        Kernel.of(older, "L4").plan(PROBLEM)

@@ -23,7 +23,7 @@ from engine.devices.spec import DeviceSpec
 from engine.model.equations import Terms
 from engine.model.kernel import Kernel
 from engine.model.launches import collect, collect_batches, unpadded_conflict_ways
-from engine.model.occupancy import launch_plan, unsupported_reason
+from engine.model.occupancy import ConfiguredVariant
 from kernels.ladder import LADDER, by_id
 from kernels.variant import Pass, Scratch, Variant, Work, ceil_div
 
@@ -318,22 +318,22 @@ def test_a_kernel_that_does_not_fit_is_not_predicted() -> None:
     ],
 )
 def test_the_compute_capability_is_checked(variant: Variant, gpu: str, name: str | None) -> None:
-    problem, device = Problem(1, 1, 64, 64), find_device(gpu)
-    config = variant.default_config()
-    why = unsupported_reason(variant, problem, config, device)
+    problem, kernel = Problem(1, 1, 64, 64), Kernel.of(variant, gpu)
+    why = kernel.unsupported(problem)
     if name is None:
         assert why is None
-        assert launch_plan(variant, problem, config, device).config == config
+        assert kernel.plan(problem).config == kernel.config
     else:
         assert says(str(why), name, "9.0")
         with raises(InvalidProblem, "launch_not_taken", str(why)):
-            launch_plan(variant, problem, config, device)
+            kernel.plan(problem)
     tensor, in_bf16 = LADDER.by_id("v08"), replace(problem, dtype="bfloat16")
     for other, refused in (("T4", True), ("L4", False)):
-        why = unsupported_reason(tensor, in_bf16, tensor.default_config(), find_device(other))
+        why = Kernel.of(tensor, other).unsupported(in_bf16)
         assert (says(str(why), "those_of_have", "BF16")) == refused
-    assert unsupported_reason(variant, problem, config, None) is None
-    assert "block_n" in str(unsupported_reason(variant, problem, {"block_n": 17}, None))
+    assert ConfiguredVariant(variant, kernel.values, None).unsupported(problem) is None
+    of_no_value = ConfiguredVariant(variant, (("block_n", 17),), None)
+    assert "block_n" in str(of_no_value.unsupported(problem))
 
 
 def test_spills_are_mentioned() -> None:

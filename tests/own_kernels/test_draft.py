@@ -448,6 +448,51 @@ def test_a_threads_own_array_bounds_the_head_dimension(length: str, dims: tuple[
     assert draft(code).head_dims == dims
 
 
+# A launcher that the file does not have, with D as a template argument.
+TEMPLATED = """
+template <int D>
+__global__ void f(const float* q, const float* k, const float* v, float* out, int seqlen) {
+  // one
+  out[threadIdx.x] = q[threadIdx.x] * k[D] + v[0];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "dims", "shows"),
+    [
+        ("", (32, 64, 128), False),
+        ('static_assert(D == 64 || D == 96, "only these");', (64, 96), True),
+        ("static_assert(D % 64 == 0 && D <= 256);", (64, 128), True),
+        ("static_assert(sizeof(int) == 4);", (32, 64, 128), False),
+    ],
+)
+def test_head_dims_that_assertions_allow(more: str, dims: tuple[int, ...], shows: bool) -> None:
+    found = draft(TEMPLATED.replace("// one", more))
+    assert (found.head_dims, found.shows_head_dims) == (dims, shows)
+    assert ("not shown by the source" in found.toml()) is not shows
+
+
+@pytest.mark.parametrize(
+    ("more", "dims"),
+    [
+        ("template __global__ void f<80>(const float*, const float*, const float*, float*, int);",
+         (80,)),
+        ("template <int kHeadDim> void run(int n) { f<kHeadDim><<<n, kHeadDim>>>(0, 0, 0, 0, n); }"
+         "void all(int n) { run<64>(n); run<WIDE>(n); }\n#define WIDE 128", (64, 128)),
+    ],
+)  # fmt: skip
+def test_head_dims_of_instantiated_templates(more: str, dims: tuple[int, ...]) -> None:
+    found = draft(TEMPLATED + more)
+    assert (found.head_dims, found.shows_head_dims) == (dims, True)
+
+
+def test_a_constant_that_the_kernel_uses_is_its_head_dim() -> None:
+    code = EXTENSION.replace("#include <vector>", "#define HD 32").replace("acc[64]", "acc[HD]")
+    found = draft(code)
+    assert (found.head_dims, found.shows_head_dims) == ((32,), True)
+
+
 def test_tiles_of_rows_strided_over_by_a_warp_are_recognised() -> None:
     code = """
 __global__ void rows(const half* Q, const half* K, const half* V, half* O, int S, float scale) {

@@ -29,7 +29,15 @@ WRONG = [
         "",
         "uninitialised shared memory",
     ),
+    # All threads write and read one word without a barrier; the output is right.
+    ("/ l;", "/ (l * shared_one());", "", "RACE: "),
 ]
+ONE = """__device__ float shared_one() {
+  __shared__ float one;
+  one = 1.0f;
+  return one;
+}
+"""
 
 
 def test_a_correct_kernel_is_reported_as_correct() -> None:
@@ -56,7 +64,7 @@ def test_errors_are_reported_before_a_kernel_is_added(
     source = tmp_path / "mine.cu"
     text = (DATA / "float_rows.cu").read_text(encoding="utf-8")
     assert old in text
-    source.write_text(text.replace(old, new), encoding="utf-8")
+    source.write_text(ONE + text.replace(old, new), encoding="utf-8")
     trial = try_kernel(read_own(source), "sm_89")
     assert not trial.passed
     assert says(trial.sentence, name, fact) if name else fact in trial.sentence

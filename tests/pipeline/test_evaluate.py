@@ -16,14 +16,13 @@ import engine.pipeline.evaluation_run as pipeline
 from engine.attention.config import find_variant
 from engine.attention.evaluation import Evaluation
 from engine.attention.problem import Problem
-from engine.backends.base import RunResult
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import Status, UnknownName
 from engine.base.schema import decode, encode
+from engine.cuda_on_host.client import RunResult
 from engine.history import History
 from engine.machine_code import execution
 from engine.model.kernel import compile_plan
-from engine.model.occupancy import launch_plan
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import where_to_execute
 from engine.pipeline.request import EvaluationRequest, preview, resolve
@@ -392,7 +391,7 @@ def test_the_backend_is_chosen_in_one_place(
     execution.prepare()
     asked = request(variant, problem, **{"backend": "auto", **fields})
     resolved = resolve(asked)
-    plan = launch_plan(resolved.variant, problem, resolved.config, resolved.device)
+    plan = resolved.plan(problem)
     assert where_to_execute(asked, resolved, plan) == (where, None)
 
 
@@ -434,7 +433,7 @@ def test_machine_code_is_not_waited_for_where_it_must_be_built_first() -> None:
     for problem, where in ((LARGE_ENOUGH, "cpu"), (Problem(32, 16, 512, 128), "machine-code")):
         asked = request("v08", problem, backend="auto")
         resolved = resolve(asked)
-        plan = launch_plan(resolved.variant, problem, resolved.config, resolved.device)
+        plan = resolved.plan(problem)
         assert where_to_execute(asked, resolved, plan, has_emulator=False)[0] == where
 
 

@@ -19,10 +19,11 @@ from engine.attention.plan import LaunchPlan
 from engine.attention.problem import Problem
 from engine.attention.tensors import Inputs
 from engine.attention.tensors import encode as encode_tensor
-from engine.backends.base import RunOptions, RunResult
+from engine.backends.base import RunOptions
 from engine.backends.sdpa import sdpa_same_dtype
 from engine.base.errors import MeasureError, Status
 from engine.base.schema import decode, encode
+from engine.cuda_on_host.client import RunResult
 from engine.jobs.latency_series import read_samples
 from engine.jobs.layout import RunDir
 from engine.jobs.supervisor import JobRunner, JobType

@@ -13,11 +13,11 @@ from words import says
 from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.attention.tensors import Inputs, encode, make_inputs
-from engine.backends.base import RunResult
 from engine.backends.cuda.timing import why_too_large
 from engine.base.errors import Status
 from engine.base.memory import available_host_memory
 from engine.correctness import check_with_maps
+from engine.cuda_on_host.client import RunResult
 from engine.pipeline.request import check_host_memory, host_bytes_needed
 from kernels.ladder import by_id
 

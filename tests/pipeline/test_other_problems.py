@@ -16,9 +16,10 @@ from engine.attention.evaluation import Evaluation
 from engine.attention.plan import LaunchPlan, make_plan
 from engine.attention.problem import Problem
 from engine.attention.tensors import Inputs
-from engine.backends.base import RunOptions, RunResult
+from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
+from engine.cuda_on_host.client import RunResult
 from engine.pipeline.other_problems import (
     OtherProblem,
     judge_elsewhere,

@@ -12,7 +12,7 @@ from words import raises, says
 from engine.attention.evaluation import BaselineTiming, Evaluation, PassReport
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem, Status, UnknownName
-from engine.history.known_time import not_comparable
+from engine.history.known_time import RECORDED, not_comparable
 from engine.measure.statistics import Verdict
 from engine.sessions.compare import (
     ComparedRow,
@@ -24,6 +24,7 @@ from engine.sessions.compare import (
 )
 from engine.sessions.compare.formats import (
     comparison_tables,
+    to_dict,
     unmatched_frame,
     winners_frame,
 )
@@ -128,6 +129,9 @@ class TestVerdicts:
         assert the_row(comparison).verdict is Verdict.FASTER
         assert says(the_row(comparison).reason, "result_unchecked")
         assert comparison.winners[0].best.session == "b"
+        (figures,) = [t for t in comparison_tables(comparison) if t.columns[0] == "figure"]
+        assert figures.texts[0][:3] == ("status", "PASSED", RECORDED)
+        assert to_dict(comparison)["rows"][0]["status"] == "SKIPPED"
         why = "No kernel for this."
         skipped = evaluation(None, status=Status.SKIPPED, reason=why)
         row = the_row(compare_sessions({"a": session(evaluation()), "b": session(skipped)}))

@@ -16,6 +16,7 @@ from engine.sessions.compare import compare_sessions, parse_pick
 from engine.sessions.compare.formats import after_label, before_label, rows_frame, winners_frame
 from engine.sessions.exporters import exported
 from engine.sessions.report import to_html, to_markdown
+from engine.sessions.snapshot import Spent, summarise
 from engine.sessions.tables import session_tables
 
 OLD = "3f2a91ab" + "0" * 56  # the hash of a source that the file no longer has
@@ -103,3 +104,13 @@ def test_a_slice_that_was_stored_as_the_whole_gpu_has_its_own_name() -> None:
     tables = {t.title: t for t in session_tables(saved["b"])}
     assert tables["Results"].frame()["GPU"].tolist() == ["L4 (29 SMs)"]
     assert dict(tables["Summary"].texts)["GPU"] == "L4 (29 SMs)"
+    assert summarise(saved["b"]).devices == ("L4 (29 SMs)",)
+
+
+def test_hours_of_a_slice_do_not_cost_what_the_whole_gpu_does() -> None:
+    whole = evaluation(100.0)
+    first = whole.passes[0]
+    half = replace(first, occupancy=replace(first.occupancy, num_sms=29))
+    for e, costs in ((whole, True), (replace(whole, passes=(half,)), False)):
+        snapshot = session(e).model_copy(update={"spent": Spent(gpu_hours=2.0)})
+        assert ("cost" in dict(session_tables(snapshot)[0].texts)) is costs

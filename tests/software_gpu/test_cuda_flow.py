@@ -19,11 +19,12 @@ from engine.attention.paged_kv import Pages
 from engine.attention.plan import LaunchPlan, ScratchBuffer
 from engine.attention.problem import Problem
 from engine.attention.tensors import POISON_BITS, Inputs, make_inputs
-from engine.backends.base import RunOptions, RunResult
+from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend
 from engine.backends.cuda.calls import CupyCalls
 from engine.base.errors import MeasureError, Status
 from engine.base.launch_arguments import PassLaunch, ScalarArg, StructArg, TensorArg, TensorMapArg
+from engine.cuda_on_host.client import RunResult
 from engine.devices.nvml import GpuState
 from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup, time_evaluation

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from engine.attention.evaluation import Correctness
 from engine.attention.plan import LaunchPlan
 from engine.attention.tensors import Inputs
-from engine.backends.base import BackendName, RunOptions, RunResult
+from engine.backends.base import BackendName, RunOptions
 from engine.backends.cuda.availability import is_software_gpu, why_not_cuda
 from engine.backends.cuda.calls import (
     WAIT_S,
@@ -23,6 +23,7 @@ from engine.backends.cuda.calls import (
 from engine.backends.cuda.timing import Buffers, DeviceTimer, why_too_large
 from engine.base.errors import CompileError, MeasureError, Status, ToolMissing, UnknownName
 from engine.base.units import format_bytes
+from engine.cuda_on_host.client import RunResult
 from engine.cuda_source.nvrtc import CompiledKernel
 from engine.model.kernel import compile_plan
 

@@ -9,11 +9,19 @@ from typing import Literal, TypeAlias
 from engine.attention.evaluation import Evaluation, Latency
 from engine.attention.problem import Problem
 from engine.base.errors import BadInput, UnknownName
-from engine.history.known_time import are_comparable, as_launched, on_timed_devices, other_source
+from engine.history.known_time import (
+    are_comparable,
+    as_launched,
+    on_timed_devices,
+    other_sources,
+    status_label,
+)
 from engine.measure.statistics import Comparison, Verdict, interval_verdict
 from engine.sessions.compare.differences import (
+    Conditions,
     Differences,
     KernelFigures,
+    conditions_of,
     differences,
     environment_blockers,
     kernel_figures,
@@ -296,8 +304,11 @@ def compare_sessions(
         for name in others:
             matched += pairs_between(pinned, name, named[pinned], named[name], pairing, kind)
     times = {name: _times_of_each(es, kind) for name, es in named.items()}
-    rows = [_row(pair, sessions, times, across, kind) for pair in matched]
-    environments = {name: snapshot.environment for name, snapshot in sessions.items()}
+    conditions = {name: conditions_of(snapshot.environment) for name, snapshot in sessions.items()}
+    rows = [
+        _row(pair, sources, conditions, times, across, kind)
+        for pair, sources in zip(matched, _sources(matched), strict=True)
+    ]
     return SessionComparison(
         baseline=pinned,
         sessions=tuple(others),
@@ -306,7 +317,7 @@ def compare_sessions(
         rows=tuple(sorted(rows, key=_order)),
         unmatched=() if pairs else tuple(_unmatched(pinned, others, named, matched)),
         winners=winners(
-            evaluations, environments, kind, {name: s.title for name, s in sessions.items()}
+            evaluations, conditions, kind, {name: s.title for name, s in sessions.items()}
         ),
     )
 
@@ -315,6 +326,12 @@ def _as_launched(pair: Pair, sessions: Mapping[str, Snapshot]) -> Pair:
     (before,) = as_launched([pair.before], sessions[pair.before_session].title)
     (after,) = as_launched([pair.after], sessions[pair.after_session].title)
     return Pair(pair.before_session, pair.after_session, before, after)
+
+
+def _sources(pairs: Iterable[Pair]) -> list[tuple[str, str]]:
+    """Return the `other_source` of both sides of each pair."""
+    both = other_sources(e for pair in pairs for e in (pair.before, pair.after))
+    return list(zip(both[::2], both[1::2], strict=True))
 
 
 # Variant, config and problem; the SHA-256 of the source; the GPU.
@@ -352,15 +369,20 @@ def _unmatched(
             used = {key_of(e) for e in compared}
             sources = {(key_of(e), e.source_sha256) for e in (*compared, *evaluations[there])}
             newest = {(key_of(e), e.source_sha256): e for e in evaluations[here]}
-            for (key, source), e in newest.items():
-                if key not in used or (source and (key, source) not in sources):
-                    variant, config, problem = key
-                    yield Unmatched(here, there, variant, dict(config), problem, other_source(e))
+            alone = [
+                e
+                for (key, source), e in newest.items()
+                if key not in used or (source and (key, source) not in sources)
+            ]
+            for e, source in zip(alone, other_sources(alone), strict=True):
+                config = dict(sorted(e.config.items()))
+                yield Unmatched(here, there, e.variant, config, e.problem, source)
 
 
 def _row(
     pair: Pair,
-    sessions: Mapping[str, Snapshot],
+    sources: tuple[str, str],
+    conditions: Mapping[str, Conditions],
     times: Mapping[str, Mapping[_Launch, Sequence[Latency]]],
     across: bool,
     kind: str,
@@ -368,8 +390,9 @@ def _row(
     before, after = pair.before, pair.after
     blockers: list[str] = []  # two kernels of one session ran under the same conditions
     if pair.before_session != pair.after_session:
-        ours, theirs = (sessions[name] for name in (pair.before_session, pair.after_session))
-        blockers = environment_blockers(ours.environment, theirs.environment)
+        blockers = environment_blockers(
+            conditions[pair.before_session], conditions[pair.after_session]
+        )
     if before.device != after.device:
         blockers = [f"the GPU is {after.device}, not {before.device}", *blockers]
     first, second = latency_of_kind(before, kind), latency_of_kind(after, kind)
@@ -421,8 +444,8 @@ def _row(
             same_kernel=same_kernel,
             why=reason,
         ),
-        baseline_source=other_source(before),
-        source=other_source(after),
+        baseline_source=sources[0],
+        source=sources[1],
     )
 
 
@@ -480,7 +503,7 @@ def _judge(
     """Return the verdict, its interval and its sentence."""
     for e, latency, which in ((before, first, "The baseline"), (after, second, "This session's")):
         if not may_be_compared(e, latency):
-            return None, None, f"{which} is {e.status}: {e.reason}"
+            return None, None, f"{which} is {status_label(e)}: {e.reason}"
     if first is None or second is None:
         which = "The baseline has" if first is None else "This session has"
         return None, None, f"{which} no time of this kind."

@@ -6,11 +6,12 @@ import difflib
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from engine.attention.evaluation import CodeCounts, Evaluation, Latency, Origin
+from engine.base.errors import Status
 from engine.base.units import format_bytes, format_speedup, format_us
-from engine.history.known_time import are_comparable, not_comparable
+from engine.history.known_time import RECORDED, are_comparable, not_comparable
 from engine.sessions.snapshot import Environment, Snapshot
 
 # The date, and figures that change all the time.
@@ -100,13 +101,25 @@ def differences(session: str, base: Snapshot, other: Snapshot) -> Differences:
     )
 
 
-def environment_blockers(base: Environment, other: Environment) -> list[str]:
-    """Return why times of the two environments cannot be compared; empty if they can."""
+# The fields of `_DECISIVE` of an environment, by their full names.
+Conditions: TypeAlias = Mapping[str, Any]
+
+
+def conditions_of(environment: Environment) -> Conditions:
+    """Return the fields of an environment that affect times."""
+    fields = _flat(environment)
+    return {name: value for name, value in fields.items() if _meaning(name) is not None}
+
+
+def _meaning(field: str) -> str | None:
+    return _DECISIVE.get(field.rpartition(".")[2])
+
+
+def environment_blockers(base: Conditions, other: Conditions) -> list[str]:
+    """Return why times under the two conditions cannot be compared; empty if they can."""
     blockers = []
-    for name, in_base, in_other in _fields(base, other):
-        meaning = _DECISIVE.get(name.rpartition(".")[2])
-        if meaning is None:
-            continue
+    for name, in_base, in_other in _beside(base, other):
+        meaning = _meaning(name)
         if in_base is None or in_other is None:
             # A power limit may be missing in both environments; a driver is always there.
             if in_base is not in_other or name == "driver":
@@ -118,16 +131,15 @@ def environment_blockers(base: Environment, other: Environment) -> list[str]:
 
 def _environment(base: Environment, other: Environment) -> tuple[EnvironmentDifference, ...]:
     changed = [
-        EnvironmentDifference(name, in_base, in_other, name.rpartition(".")[2] in _DECISIVE)
-        for name, in_base, in_other in _fields(base, other)
+        EnvironmentDifference(name, in_base, in_other, _meaning(name) is not None)
+        for name, in_base, in_other in _beside(_flat(base), _flat(other))
         if in_base != in_other
     ]
     return tuple(sorted(changed, key=lambda d: not d.decisive))
 
 
-def _fields(base: Environment, other: Environment) -> list[tuple[str, Any, Any]]:
-    """Yield (field, value in the baseline, value in the other), with None for unknown values."""
-    in_base, in_other = _flat(base), _flat(other)
+def _beside(in_base: Mapping[str, Any], in_other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return (field, value in the baseline, value in the other), with None for unknown values."""
     return [(name, in_base.get(name), in_other.get(name)) for name in {**in_base, **in_other}]
 
 
@@ -250,6 +262,12 @@ class KernelFigures:
         return time.median_us if time is not None else None
 
     @property
+    def status_label(self) -> str:
+        """Return the status to show, as of an evaluation."""
+        is_recorded = self.status == Status.SKIPPED and set(self.times) - {"predicted"}
+        return RECORDED if is_recorded else self.status
+
+    @property
     def error_share(self) -> float | None:
         """Return the largest error divided by the tolerance; None if unknown."""
         if self.max_abs_err is None or not self.tolerance:
@@ -291,8 +309,9 @@ def kernel_figures(evaluation: Evaluation, times: Iterable[Latency]) -> KernelFi
 
 def changes(before: KernelFigures, after: KernelFigures) -> tuple[Change, ...]:
     """Return every figure that at least one of the two has, in the order of `FIGURES`."""
+    statuses = before.status_label, after.status_label
     rows = [
-        Change("status", before.status, after.status, _if_unequal(before.status, after.status)),
+        Change("status", *statuses, _if_unequal(*statuses)),
         _number("max |error|", before.max_abs_err, after.max_abs_err, lambda x: f"{x:.3g}"),
         _points("share of the tolerance", before.error_share, after.error_share),
         _number("registers per thread", before.registers, after.registers, str),

@@ -18,8 +18,7 @@ from engine.measure.statistics import (
     interval_verdict,
     median_interval,
 )
-from engine.sessions.compare.differences import environment_blockers
-from engine.sessions.snapshot import Environment
+from engine.sessions.compare.differences import Conditions, environment_blockers
 
 # Keys (variant, config, problem) of evaluations, and their times.
 
@@ -132,7 +131,7 @@ class Winner:
 
 def winners(
     evaluations: Mapping[str, Sequence[Evaluation]],
-    environments: Mapping[str, Environment],
+    conditions: Mapping[str, Conditions],
     kind: str,
     titles: Mapping[str, str],
 ) -> tuple[Winner, ...]:
@@ -161,7 +160,7 @@ def winners(
             if (entry := _entry(name, e, kind, own, is_reference)) is not None:
                 entries.setdefault((e.problem, e.device), []).append(entry)
     return tuple(
-        _winner(problem, device, _beside(group, sdpa[problem, device]), environments)
+        _winner(problem, device, _beside(group, sdpa[problem, device]), conditions)
         for (problem, device), group in entries.items()
     )
 
@@ -226,7 +225,7 @@ def _entry(session: str, e: Evaluation, kind: str, name: str, is_reference: bool
 
 
 def _winner(
-    problem: Problem, device: str, entries: list[Entry], environments: Mapping[str, Environment]
+    problem: Problem, device: str, entries: list[Entry], conditions: Mapping[str, Conditions]
 ) -> Winner:
     best, *others = sorted(entries, key=lambda e: e.median_us)
     rivals: dict[str, Entry] = {}
@@ -234,7 +233,7 @@ def _winner(
         if other.variant != best.variant:
             rivals.setdefault(other.variant, other)
     ranked = list(rivals.values()) or [e for e in others if dict(e.config) != dict(best.config)]
-    tied = [e for e in ranked if not _is_slower(best, e, environments)]
+    tied = [e for e in ranked if not _is_slower(best, e, conditions)]
     runner_up = next((e for e in ranked if e not in tied), ranked[0] if ranked else None)
     speedup, low, high = _ratio(best, runner_up) if runner_up else (None, None, None)
     return Winner(
@@ -251,30 +250,30 @@ def _winner(
             dict.fromkeys(
                 [
                     *(_NOT_OURS for e in entries if e.is_reference),
-                    *(why for e in ranked for why in _conditions(best, e, environments)),
+                    *(why for e in ranked for why in _conditions(best, e, conditions)),
                 ]
             )
         ),
-        speedup_over_sdpa=_over_sdpa(best, environments),
+        speedup_over_sdpa=_over_sdpa(best, conditions),
     )
 
 
-def _over_sdpa(best: Entry, environments: Mapping[str, Environment]) -> float | None:
+def _over_sdpa(best: Entry, conditions: Mapping[str, Conditions]) -> float | None:
     """Return the ratio to SDPA; None if the methods are not known or conditions differ."""
     if best.sdpa_us is None or best.is_reference or not best.is_sdpa_checked:
         return None
     if best.session != best.sdpa_session and environment_blockers(
-        environments[best.session], environments[best.sdpa_session]
+        conditions[best.session], conditions[best.sdpa_session]
     ):
         return None
     return best.sdpa_us / best.median_us
 
 
-def _conditions(a: Entry, b: Entry, environments: Mapping[str, Environment]) -> list[str]:
+def _conditions(a: Entry, b: Entry, conditions: Mapping[str, Conditions]) -> list[str]:
     """Return why the times of two entries cannot be compared."""
     if a.session == b.session:
         return []
-    return environment_blockers(environments[a.session], environments[b.session])
+    return environment_blockers(conditions[a.session], conditions[b.session])
 
 
 def _ratio(best: Entry, other: Entry) -> tuple[float, float | None, float | None]:
@@ -285,9 +284,9 @@ def _ratio(best: Entry, other: Entry) -> tuple[float, float | None, float | None
     return compared.ratio, compared.low, compared.high
 
 
-def _is_slower(best: Entry, other: Entry, environments: Mapping[str, Environment]) -> bool:
+def _is_slower(best: Entry, other: Entry, conditions: Mapping[str, Conditions]) -> bool:
     """True if `other` is significantly slower."""
-    if best.interval is None or other.interval is None or _conditions(best, other, environments):
+    if best.interval is None or other.interval is None or _conditions(best, other, conditions):
         # Without intervals, only a difference larger than run-to-run noise counts.
         return other.median_us / best.median_us > 1 + RUN_TO_RUN_FLOOR
     samples = min(best.samples, other.samples)
