@@ -19,6 +19,41 @@ from engine.choose.batch.validate import Validation
 from engine.model.measured_points import Measurement
 
 _CURVE_POINTS = 300
+# Columns of the curve's chart, by those of the table.
+_CURVE = {
+    "batch": "batch",
+    "predicted_us": "latency_us",
+    "predicted_low_us": "low_us",
+    "predicted_high_us": "high_us",
+    "step": "step",
+    "binds": "limited_by",
+}
+_HEADS = {
+    "batch": "B",
+    "latency_us": "latency µs",
+    "origin": "origin",
+    "low_us": "low µs",
+    "high_us": "high µs",
+    "per_unit_us": "per unit µs",
+    "sm_fill": "SM fill %",
+    "thread_fill": "thread fill %",
+    "ctas": "CTAs",
+    "useful_ctas": "CTAs with keys",
+    "ctas_per_sm": "CTAs per SM",
+    "waves": "waves",
+    "predicted_us": "predicted µs",
+    "recorded_us": "recorded µs",
+    "sdpa_us": "SDPA µs",
+    "units": "B·H",
+    "per_query_ns": "per query ns",
+    "speedup_per_unit": "speed-up per unit",
+    "queries_per_us": "million queries/s",
+    "tokens_per_us": "million tokens/s",
+    "tflops": "TFLOP/s",
+    "percent_of_peak": "% of peak",
+    "memory": "memory",
+    "binds": "limiter",
+}
 
 
 def curve(table: pd.DataFrame) -> pd.DataFrame:
@@ -29,19 +64,11 @@ def curve(table: pd.DataFrame) -> pd.DataFrame:
     # The batch before each step is kept, too, so that the step is drawn sharp.
     kept = table.iloc[np.unique(np.concatenate([spaced, steps, np.maximum(steps - 1, 0)]))]
     # The line is the prediction; measured batches are separate points.
-    low, high = kept["predicted_low_us"], kept["predicted_high_us"]
-    return pd.DataFrame(
-        {
-            "batch": kept["batch"],
-            "latency_us": kept["predicted_us"],
-            "low_us": low,
-            "high_us": high,
-            "unit_us": kept["predicted_us"] / kept["units"],
-            "unit_low_us": low / kept["units"],
-            "unit_high_us": high / kept["units"],
-            "step": kept["step"],
-            "limited_by": kept["binds"],
-        }
+    drawn = kept[list(_CURVE)].rename(columns=_CURVE)
+    return drawn.assign(
+        unit_us=drawn["latency_us"] / kept["units"],
+        unit_low_us=drawn["low_us"] / kept["units"],
+        unit_high_us=drawn["high_us"] / kept["units"],
     )
 
 
@@ -97,34 +124,18 @@ def table(rows: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
     sdpa = points[points["what"] == "SDPA"].groupby("batch")["latency_us"].min()
     kernel = points[points["what"] == "kernel"].groupby("batch")["latency_us"].min()
     all_useful = bool((rows["useful_ctas"] == rows["ctas"]).all())
-    return pd.DataFrame(
-        {
-            "B": rows["batch"],
-            "latency µs": rows["latency_us"],
-            "origin": rows["origin"],
-            "low µs": rows["low_us"],
-            "high µs": rows["high_us"],
-            "per unit µs": rows["per_unit_us"],
-            "SM fill %": 100 * rows["sm_fill"],
-            "thread fill %": 100 * rows["thread_fill"],
-            "CTAs": rows["ctas"],
-            **({} if all_useful else {"CTAs with keys": rows["useful_ctas"]}),
-            "CTAs per SM": rows["ctas_per_sm"],
-            "waves": rows["waves"],
-            "predicted µs": rows["predicted_us"],
-            "recorded µs": rows["batch"].map(kernel),
-            "SDPA µs": rows["batch"].map(sdpa),
-            "B·H": rows["units"],
-            "per query ns": 1e3 * rows["per_query_us"],
-            "speed-up per unit": rows["speedup_per_unit"],
-            "million queries/s": rows["queries_per_s"] / 1e6,
-            "million tokens/s": rows["tokens_per_s"] / 1e6,
-            "TFLOP/s": rows["tflops"],
-            "% of peak": rows["percent_of_peak"],
-            "memory": [format_bytes(int(n)) for n in rows["device_bytes"]],
-            "limiter": rows["binds"],
-        }
+    shown = rows.assign(
+        sm_fill=100 * rows["sm_fill"],
+        thread_fill=100 * rows["thread_fill"],
+        recorded_us=rows["batch"].map(kernel),
+        sdpa_us=rows["batch"].map(sdpa),
+        per_query_ns=1e3 * rows["per_query_us"],
+        queries_per_us=rows["queries_per_s"] / 1e6,
+        tokens_per_us=rows["tokens_per_s"] / 1e6,
+        memory=[format_bytes(int(n)) for n in rows["device_bytes"]],
     )
+    shown = shown[list(_HEADS)].rename(columns=_HEADS)
+    return shown.drop(columns="CTAs with keys") if all_useful else shown
 
 
 def costs(saving: Saving) -> pd.DataFrame:

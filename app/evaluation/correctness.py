@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import streamlit as st
 
 from app.evaluation import charts, frames
-from app.evaluation.maps import ErrorMapView
 from app.evaluation.source import line_links
 from app.evaluation.view import EvaluationView
 from app.shared import plot, tables
@@ -16,6 +15,7 @@ from app.shared.widgets import empty, failure, plain_markdown, theme
 from engine.attention.evaluation import Correctness, Evaluation
 from engine.base.errors import Status
 from engine.base.units import format_us
+from engine.correctness import ErrorMap
 from engine.history.known_time import RECORDED, was_recorded_elsewhere
 
 
@@ -138,7 +138,7 @@ def _maps(view: EvaluationView, correctness: Correctness) -> None:
         _maps_of(output, maps, correctness)
 
 
-def _maps_of(output: str, maps: Sequence[ErrorMapView], correctness: Correctness) -> None:
+def _maps_of(output: str, maps: Sequence[ErrorMap], correctness: Correctness) -> None:
     tolerances = {each.name: each.tolerance for each in correctness.outputs}
     top = max(error_map.largest for error_map in maps)
     last = len(maps) - 1
@@ -150,7 +150,7 @@ def _maps_of(output: str, maps: Sequence[ErrorMapView], correctness: Correctness
             st.markdown(f":gray[{plain_markdown(title)}]")
             plot.draw(
                 charts.error_map(
-                    error_map.frame,
+                    error_map.frame(),
                     error_map.compared,
                     (error_map.row_axis, error_map.column_axis),
                     tolerances.get(output, correctness.tolerance),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from app.evaluation.maps import ErrorMapView
 from engine.attention.evaluation import Evaluation, Latency, PassReport
 from engine.attention.problem import Problem
+from engine.correctness import ErrorMap
 from engine.devices.spec import DeviceSpec
 from engine.history.known_time import KnownTime
 from engine.machine_code.launch_report import Residency
@@ -42,7 +42,7 @@ class EvaluationView:
     kernel: Variant | None  # this machine's kernel; None for a snapshot's
     known: tuple[KnownTime, ...]  # of the same problem and GPU, in any session
     evaluation: Evaluation | None  # None: not run yet
-    maps: tuple[ErrorMapView, ...]
+    maps: tuple[ErrorMap, ...]
     source_name: str
     source_path: str  # of this machine's file; empty for a snapshot's
     source: str

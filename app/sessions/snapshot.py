@@ -8,7 +8,6 @@ import numpy as np
 import streamlit as st
 
 from app.evaluation import metrics, tabs
-from app.evaluation.maps import ErrorMapView
 from app.evaluation.view import EvaluationView
 from app.sessions import advice, charts, downloads, frames
 from app.sessions.goal import draw_status
@@ -17,7 +16,7 @@ from app.shared.selection import select
 from app.shared.widgets import empty, plain_markdown, show_errors, theme
 from engine.attention.evaluation import Evaluation
 from engine.base.errors import UnknownName
-from engine.correctness.output_error import ErrorMap
+from engine.correctness import ErrorMap
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.history.known_time import kernel_name, timed_device
@@ -242,21 +241,22 @@ def _view_of(snapshot: Snapshot, index: int) -> EvaluationView:
     )
 
 
-def _maps(snapshot: Snapshot, index: int) -> tuple[ErrorMapView, ...]:
-    views = []
+def _maps(snapshot: Snapshot, index: int) -> tuple[ErrorMap, ...]:
+    maps = []
     for stored in snapshot.error_maps:
         if stored.evaluation == index:
             values = [np.nan if v is None else v for v in stored.values]
-            error_map = ErrorMap(
-                stored.name,
-                stored.row_axis,
-                stored.column_axis,
-                np.array(values, dtype=np.float64).reshape(stored.rows, stored.columns),
-                stored.rows_per_cell,
-                stored.columns_per_cell,
+            maps.append(
+                ErrorMap(
+                    stored.name,
+                    stored.row_axis,
+                    stored.column_axis,
+                    np.array(values, dtype=np.float64).reshape(stored.rows, stored.columns),
+                    stored.rows_per_cell,
+                    stored.columns_per_cell,
+                )
             )
-            views.append(ErrorMapView.of(error_map))
-    return tuple(views)
+    return tuple(maps)
 
 
 def _device(name: str) -> DeviceSpec | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from engine.base.errors import AttuneError
-from engine.base.table import Table
+from engine.base.table import NONE, Table
 from engine.base.units import format_speedup, format_us
 from engine.history import History
 from engine.history.known_time import NOT_COMPARABLE, KnownTime, are_comparable
@@ -67,13 +67,14 @@ def winners_by_config(
         The lines, in which `winner` has the values of the tunables that differ, and the names of
         these tunables; if all configs are the same, the lines unchanged and no names.
     """
-    configs = pd.DataFrame([dict(rows[point].config) for point in winners["point"]], winners.index)
-    differ = [name for name in configs if configs[name].nunique() > 1]
+    configs = [rows[point].config for point in winners["point"]]
+    tunables = dict.fromkeys(name for config in configs for name in config)
+    differ = [name for name in tunables if len({config.get(name) for config in configs}) > 1]
     if not differ:
         return winners, []
-    ordered = configs[differ].sort_values(differ)
-    names = ordered.astype(str).agg(" · ".join, axis=1)
-    return winners.loc[ordered.index].assign(winner=names), differ
+    order = sorted(range(len(configs)), key=lambda i: [configs[i].get(name, 0) for name in differ])
+    names = [" · ".join(str(configs[i].get(name, NONE)) for name in differ) for i in order]
+    return winners.iloc[order].assign(winner=names), differ
 
 
 def nearest_to_roof(lines: pd.DataFrame, count: int) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""A sweep's rows as one DataFrame, updated incrementally."""
+"""A sweep's rows and what is derived from them, kept between updates of the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from engine.search.ranking import SweepRow
-from engine.search.results import COLUMNS, row_dict
+from engine.search.results import SweepFrame
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -20,22 +20,26 @@ _REBUILD_S = 2.0  # least time between two redraws of a running sweep's results
 
 
 class ResultRows:
-    """The rows of a sweep as of the last `update`.
+    """The rows and frame of a sweep as of the last `update`.
 
-    `frame` equals `engine.search.results.sweep_frame(rows)`; `cached` stores results until the rows
-    change.
+    `cached` stores results until the rows change.
     """
 
     def __init__(self) -> None:
-        self.rows: tuple[SweepRow, ...] = ()
-        self.frame = pd.DataFrame()
         self.version = 0
-        self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-        self._series: dict[str, pd.Series] = {}  # the columns at the last update
+        self._sweep = SweepFrame()
         self._cache: dict[Hashable, Any] = {}
         self._groups: dict[Hashable, dict[Any, tuple[list[SweepRow], Any]]] = {}
         self._built_at = float("-inf")
         self._cost_s = 0.0  # CPU time of results since the last update
+
+    @property
+    def rows(self) -> tuple[SweepRow, ...]:
+        return self._sweep.rows
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return self._sweep.frame
 
     def update(self, rows: Sequence[SweepRow], *, is_over: bool) -> None:
         """Add new rows: at once when the sweep has ended, else at most every _REBUILD_S.
@@ -45,50 +49,12 @@ class ResultRows:
         now = time.monotonic()
         if not is_over and now - self._built_at < max(_REBUILD_S, 5 * self._cost_s):
             return
-        if len(rows) < len(self.rows):
-            self._columns = {name: [] for name in COLUMNS}
-            self._series.clear()
-            self.rows = ()
-        known = len(self.rows)
-        changed = [i for i in range(known) if rows[i] is not self.rows[i]]  # evaluated again
-        if not changed and len(rows) == known and self.version:
+        if not self._sweep.update(rows):
             return
-        for i in (*changed, *range(known, len(rows))):
-            self._put(i, row_dict(rows[i]))
-        if changed:
-            self._series.clear()
-        self.rows = tuple(rows)
-        self.frame = self._frame()
         self.version += 1
         self._cache.clear()
         self._built_at = now
         self._cost_s = time.monotonic() - now
-
-    def _put(self, index: int, line: Mapping[str, Any]) -> None:
-        for name in line:
-            if name not in self._columns:
-                self._columns[name] = [None] * index
-        for name, values in self._columns.items():
-            values[index : index + 1] = [line.get(name)]
-
-    def _frame(self) -> pd.DataFrame:
-        """Return the frame; columns that pandas has converted before are only extended."""
-        for name, values in self._columns.items():
-            known = self._series.get(name)
-            if known is None or known.empty:
-                self._series[name] = pd.Series(values, name=name)
-                continue
-            new = values[len(known) :]
-            if not new:
-                continue
-            # A series with only None would get dtype object; it also fits these dtypes.
-            nothing = known.dtype.kind in "fO" and all(value is None for value in new)
-            added = pd.Series(new, dtype=known.dtype if nothing else None)
-            if known.dtype != added.dtype:  # combined they may have a third dtype
-                self._series[name] = pd.Series(values, name=name)
-            else:
-                self._series[name] = pd.concat([known, added], ignore_index=True)
-        return pd.DataFrame({name: series.array for name, series in self._series.items()})
 
     def per_group(
         self,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from app.evaluation.maps import ErrorMapView
 from app.evaluation.view import EvaluationView, Residencies
 from app.shared import known_times
 from app.shared.runs import (
@@ -163,7 +162,6 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
     if state.is_wrong:
         measured = mine = predicted = bound_us = None
     compiled = state.compiled or evaluation
-    maps = error_maps_of(state.evaluation_job)
     passes = seen.passes if seen else ()
     return EvaluationView(
         variant=selection.variant.id,
@@ -180,7 +178,7 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
         kernel=selection.variant,
         known=known,
         evaluation=evaluation,
-        maps=tuple(ErrorMapView.of(error_map) for error_map in maps),
+        maps=error_maps_of(state.evaluation_job),
         source_name=selection.variant.source.name,
         source_path=str(selection.variant.source),
         source=_text(selection.variant),

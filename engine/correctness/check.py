@@ -45,9 +45,10 @@ from engine.base.errors import Status
 from engine.correctness.diagnosis import diagnose
 from engine.correctness.expected import Expected, expect, row_factor_rms, with_wrong_slices
 from engine.correctness.findings import FindingCode, place_of
-from engine.correctness.gradient_check import NAMES, check_gradients
+from engine.correctness.gradient_check import check_gradients
 from engine.correctness.gradients import ExpectedGradients, expect_gradients
 from engine.correctness.output_error import (
+    GRADIENT_NAMES,
     BrokenElements,
     ComparedOutput,
     ErrorFigures,
@@ -354,7 +355,7 @@ def with_order_of_threads(
 def _outputs(result: RunResult) -> Mapping[str, RawArray]:
     """Return O, or the gradients, by name."""
     if result.gradients is not None:
-        return {NAMES[name]: raw for name, raw in result.gradients.items()}
+        return {GRADIENT_NAMES[name]: raw for name, raw in result.gradients.items()}
     return {} if result.out is None else {"O": result.out}
 
 

@@ -35,6 +35,7 @@ from engine.correctness.gradients import (
     head_of,
 )
 from engine.correctness.output_error import (
+    GRADIENT_NAMES,
     BrokenElements,
     ComparedOutput,
     ErrorFigures,
@@ -53,7 +54,6 @@ from engine.correctness.reference import (
 )
 from engine.cuda_on_host.client import RunResult
 
-NAMES = {"dq": "dQ", "dk": "dK", "dv": "dV"}
 # What to look at, by the correct outputs, which exclude the computations that they share with the
 # wrong ones.
 _LEFT: Final = {
@@ -78,7 +78,7 @@ class _Judged:
 
     @property
     def name(self) -> str:
-        return NAMES[self.expected.name]
+        return GRADIENT_NAMES[self.expected.name]
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -226,7 +226,7 @@ def with_other_cta_order(
     """
     if result.gradients is None or other.gradients is None:
         return passed
-    pairs = ((NAMES[n], x, other.gradients[n]) for n, x in result.gradients.items())
+    pairs = ((GRADIENT_NAMES[n], x, other.gradients[n]) for n, x in result.gradients.items())
     said = " and ".join(name for name, x, y in pairs if not np.array_equal(x, y))
     if not said:
         return replace(passed, reason=f"{passed.reason} The same bits in another order of CTAs.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,12 @@ from engine.correctness.reference import (
     visible_keys,
 )
 from kernels.variant import GRADIENTS, Dtype, ceil_div
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Outputs of the backward pass, as they are shown.
+GRADIENT_NAMES = {"dq": "dQ", "dk": "dK", "dv": "dV"}
 
 _USUAL_TILE = 64
 _EXPONENT_BITS = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000}
@@ -404,6 +411,33 @@ class ErrorMap:
     values: Float64Array  # [rows, columns], at most 256 × 256
     rows_per_cell: int = 1
     columns_per_cell: int = 1
+
+    @property
+    def output(self) -> str:
+        """Return the shown output: dQ, dK or dV; empty if O is the only one."""
+        return GRADIENT_NAMES.get(self.name.partition("_")[0], "")
+
+    @property
+    def largest(self) -> float:
+        """Return the largest finite error of the map."""
+        return float(self.values[np.isfinite(self.values)].max(initial=0.0))
+
+    @property
+    def compared(self) -> BoolArray:
+        """Return `[rows, columns]`, False where a large problem was only sampled."""
+        compared: BoolArray = self.values != NOT_COMPARED
+        return compared
+
+    def frame(self) -> pd.DataFrame:
+        """Return the values; labels are the first index of each cell."""
+        import pandas as pd
+
+        rows, columns = self.values.shape
+        return pd.DataFrame(
+            self.values,
+            index=np.arange(rows) * self.rows_per_cell,
+            columns=np.arange(columns) * self.columns_per_cell,
+        )
 
 
 def error_maps(

@@ -35,6 +35,15 @@ def test_incremental_rows_equal_a_full_read():
     assert kept.cached("count", lambda: -1) == -1
 
 
+def test_fewer_rows_are_read_anew():
+    kept = ResultRows()
+    for rows in (ROWS, ROWS[3:5], ()):
+        kept.update(rows, is_over=True)
+        assert kept.rows == tuple(rows)
+        pd.testing.assert_frame_equal(kept.frame, sweep_frame(rows))
+    assert kept.version == 3
+
+
 def test_a_running_sweep_is_not_rebuilt_at_every_tick():
     rows = ROWS
     kept = ResultRows()
