@@ -25,7 +25,7 @@ from engine.correctness import ErrorMap
 from engine.model.kernel import variant_sources
 from engine.sessions.importers.nsight_compute import METRICS
 from engine.sessions.session import make_error_map, make_snapshot, make_source
-from engine.sessions.snapshot import Goal, Snapshot, Summary, TimelineEntry, summary_text
+from engine.sessions.snapshot import Goal, Snapshot, TimelineEntry
 from kernels.ladder import LADDER
 
 
@@ -191,12 +191,3 @@ def ncu_export(*launches: tuple[str, int], columns: str = "", values: str = "") 
         figures = f'"{ns:,}","1,000,000","24,000","3,000,000","29.5","33.3","100","0.02"'
         lines.append(f'"{number}","{kernel}","(256, 1, 1)","(2, 1, 1)"{values},{figures}')
     return ("\n".join(lines) + "\n").encode()
-
-
-def read_summary(head: bytes) -> Summary | None:
-    """Return the summary from a file's first bytes; None if it is not there or invalid."""
-    text = summary_text(head)
-    try:
-        return None if text is None else Summary.model_validate_json(text)
-    except ValueError:
-        return None

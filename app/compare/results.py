@@ -29,8 +29,6 @@ from engine.sessions.compare.formats import (
 
 _ROWS = 10  # a longer table scrolls
 _DIFF_HEIGHT_PX = 320
-_CHARACTER_PX = 6
-_PADDING_PX = 24
 
 
 def draw(comparison: SessionComparison) -> None:
@@ -195,8 +193,8 @@ def _winners(comparison: SessionComparison) -> None:
         st.caption("Over all selected sessions. Hatched: a tie of the named kernels.")
         plot.draw(charts.winner_map(frame, theme()), key="winner_map")
     winners = winners_table(comparison).frame()
-    # Fixed width: the first rows, which set a column's width, may have no runner-up.
-    width_px = _CHARACTER_PX * int(winners["runner-up"].str.len().max()) + _PADDING_PX
+    # The first rows may have no runner-up.
+    width_px = tables.text_px(winners["runner-up"])
     wide = {"runner-up": st.column_config.TextColumn(width=width_px)}
     tables.draw(winners, rows=_ROWS, columns=wide)
 

@@ -61,6 +61,8 @@ def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> 
                 "title": st.column_config.TextColumn(width=_TITLE_PX),
                 "90 % interval": st.column_config.TextColumn(width=_INTERVAL_PX),
                 "known": st.column_config.TextColumn(width=_KNOWN_PX),
+                "shared memory": st.column_config.TextColumn("smem"),
+                "config": st.column_config.TextColumn(width=tables.text_px(frame["config"])),
                 "instructions": st.column_config.NumberColumn(format="localized"),
             },
             key="kernels_table",

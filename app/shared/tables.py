@@ -12,8 +12,10 @@ from engine.base.table import csv_text
 from engine.history.known_time import NOT_COMPARABLE
 
 _ROW_PX = 31
-_LINES_PX = {2: 44, 3: 58}  # height of a row by its lines
+# Height of a row of up to three lines: Streamlit wraps texts only above 4 rem, which are 56 pixels.
+_LINES_PX = 58
 _LARGE_LETTERS = 64  # that fit into one line of a column of width `large`
+_LETTER_PX, _CELL_PX = 6, 24  # average width of a letter, and what a cell adds
 _GREY = "color: gray"  # readable on both themes' backgrounds
 
 
@@ -52,11 +54,20 @@ def draw(
     )
 
 
-def row_px(texts: Iterable[str]) -> int | None:
+def text_px(texts: Iterable[str]) -> int:
+    """Return the width of a column that shows texts in one line, as the table itself measures only
+    the first rows."""
+    return _LETTER_PX * max(map(len, texts), default=0) + _CELL_PX
+
+
+def row_px(texts: Iterable[str], letters: int = _LARGE_LETTERS) -> int | None:
     """Return the row height that shows texts of a `large` column in up to three lines; None for one
-    line."""
-    lines = max((-(-len(text) // _LARGE_LETTERS) for text in texts), default=1)
-    return _LINES_PX[min(lines, 3)] if lines > 1 else None
+    line.
+
+    Args:
+        letters: how many fit into a line of a column of another width.
+    """
+    return _LINES_PX if any(len(text) > letters for text in texts) else None
 
 
 def height_px(count: int, rows: int, row_px: int | None = None) -> int | Literal["content"]:

@@ -28,14 +28,17 @@ _MAX_SWEEPS = 5  # the newest
 _POLL_S = 0.5
 # Fixed widths, because the table's own widths cut the content.
 _WIDTHS_PX = {
-    "predicted": 145,  # "13.5 µs machine code"
+    "predicted": 140,  # "13.5 µs machine code"
     "known": 130,
     "variant": 85,  # "v11 (auto)"
     "order": 100,  # "fastest so far"
     "smem": 80,  # "41.8 KiB"
     "limiter": 185,  # "registers and shared memory"
-    "config": 420,  # "block_n=16 cluster_size=1 num_splits=4 num_warps=4 page_size=64 stages=3"
+    # "block_n=16 cluster_size=1 num_splits=4 num_warps=4 page_size=64 stages=3", in two lines: in
+    # one, it would be cut in a window of 1440 pixels.
+    "config": 250,
 }
+_CONFIG_LETTERS = 41  # that fit into a line of it
 
 
 def draw(selection: Selection) -> None:
@@ -83,6 +86,7 @@ def draw(selection: Selection) -> None:
         tables.draw(
             frame,
             rows=len(frame),
+            row_height=tables.row_px(frame["config"], _CONFIG_LETTERS),
             columns={
                 n: st.column_config.TextColumn(width=px, pinned=n == "variant")
                 for n, px in _WIDTHS_PX.items()

@@ -317,15 +317,11 @@ def file_label(name: str) -> str:
     return label[:80] or "the file"
 
 
-def first_problem(error: ValidationError, at: str = "") -> tuple[str, str]:
+def first_problem(error: ValidationError) -> tuple[str, str]:
     """Return a sentence part on the first error, `evaluations[3].latency.median_us must be a
-    number`, and pydantic's name for that kind of error, `float_type`.
-
-    Args:
-        at: path of the validated value within the file; empty for all of it.
-    """
+    number`, and pydantic's name for that kind of error, `float_type`."""
     first = error.errors(include_url=False, include_input=False)[0]
-    loc = (at, *first["loc"]) if at else first["loc"]
+    loc = first["loc"]
     phrase = _phrase(first["type"], first.get("ctx", {}))
     return f"{place_of(loc)} {phrase}" if loc else phrase, first["type"]
 
@@ -379,12 +375,11 @@ def encode(noun: Stored, *, derived: bool = False) -> dict[str, Any]:
     return cast(dict[str, Any], from_json(_adapter(type(noun)).dump_json(noun, context=context)))
 
 
-def decode(kind: type[T], raw: Any, *, name: str = "The data", at: str = "") -> T:
+def decode(kind: type[T], raw: Any, *, name: str = "The data") -> T:
     """Return the dataclass from parsed, unchecked JSON; the inverse of `encode`.
 
     Args:
         name: beginning of an error's sentence, such as the file.
-        at: path of `raw` within the file.
 
     Raises:
         SnapshotError: one sentence with the path of the first error; its code is pydantic's name
@@ -395,7 +390,7 @@ def decode(kind: type[T], raw: Any, *, name: str = "The data", at: str = "") -> 
     try:
         return cast(T, _adapter(kind).validate_python(raw))
     except ValidationError as error:
-        problem, kind_of_error = first_problem(error, at)
+        problem, kind_of_error = first_problem(error)
         raise SnapshotError(f"{name}: {problem}.", code=kind_of_error) from None
 
 

@@ -27,7 +27,10 @@ TRASH = "trash"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file of the store. `stamp` changes whenever its content does."""
+    """A file of the store. `stamp` changes whenever its content does.
+
+    For a local file it is its mtime and its ctime, which no program can set.
+    """
 
     name: str
     size_bytes: int
@@ -42,6 +45,10 @@ class Folder(Protocol):
 
     def entries(self) -> list[Entry]:
         """Return all files, unordered; empty if the folder does not exist yet."""
+        ...
+
+    def entry(self, name: str) -> Entry:
+        """Return one file as `entries` does."""
         ...
 
     def read(self, name: str, limit: int) -> bytes:
@@ -74,11 +81,22 @@ class LocalFolder:
         return str(self.path)
 
     def entries(self) -> list[Entry]:
+        found = []
         try:
             with os.scandir(self.path) as listing:
-                return [e for e in map(_entry, listing) if e is not None]
+                for file in listing:
+                    if file.name.startswith("."):
+                        continue
+                    with contextlib.suppress(OSError):  # removed meanwhile, or a dangling link
+                        status = file.stat()
+                        if stat.S_ISREG(status.st_mode):
+                            found.append(_entry(file.name, status))
         except FileNotFoundError:
             return []
+        return found
+
+    def entry(self, name: str) -> Entry:
+        return _entry(name, (self.path / name).stat())
 
     def read(self, name: str, limit: int) -> bytes:
         return files.read(self.path / name, limit)
@@ -131,11 +149,12 @@ class FsspecFolder:
                 listed: list[dict[str, Any]] = self._fs.ls(self._root, detail=True)
         except FileNotFoundError:
             return []
-        return [
-            Entry(info["name"].rsplit("/", 1)[-1], int(info.get("size") or 0), _stamp(info))
-            for info in listed
-            if info.get("type") == "file"
-        ]
+        return [_object(info) for info in listed if info.get("type") == "file"]
+
+    def entry(self, name: str) -> Entry:
+        with _os_errors():
+            self._fs.invalidate_cache(self._root)
+            return _object(self._fs.ls(f"{self._root}/{name}", detail=True)[0])
 
     def read(self, name: str, limit: int) -> bytes:
         with _os_errors():
@@ -182,16 +201,12 @@ def open_folder(url: str) -> Folder:
     return FsspecFolder(url) if "://" in url else LocalFolder(Path(url))
 
 
-def _entry(file: os.DirEntry[str]) -> Entry | None:
-    if file.name.startswith("."):
-        return None
-    try:
-        status = file.stat()
-    except OSError:  # removed meanwhile, or a dangling link
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    return Entry(file.name, status.st_size, str(status.st_mtime_ns))
+def _entry(name: str, status: os.stat_result) -> Entry:
+    return Entry(name, status.st_size, f"{status.st_mtime_ns} {status.st_ctime_ns}")
+
+
+def _object(info: dict[str, Any]) -> Entry:
+    return Entry(info["name"].rsplit("/", 1)[-1], int(info.get("size") or 0), _stamp(info))
 
 
 def _stamp(info: dict[str, Any]) -> str:

@@ -6,18 +6,16 @@ Predictions made later, or of another source than was timed, are listed but do n
 
 from __future__ import annotations
 
-import base64
 import statistics
 import threading
 import time
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -31,8 +29,15 @@ from engine.base.units import format_us
 from engine.history.history import History, Prediction
 from engine.history.known_time import KnownTime, name_of, predicted_name, times_of
 from engine.sessions.session import Session, working_folder
-from engine.sessions.snapshot import SCHEMA_VERSION, Record
-from engine.sessions.store import SnapshotInfo, Store, default_store
+from engine.sessions.store import (
+    INDEX_LAYOUT,
+    CachedTimes,
+    SnapshotInfo,
+    Store,
+    default_store,
+    packed,
+    unpacked,
+)
 
 # A snapshot may have more kernels and problems than its summary lists.
 _SUMMARY_DEVICES = 8
@@ -40,7 +45,6 @@ _SUMMARY_VARIANTS = 64
 _SUMMARY_PROBLEMS = 200
 _MIN_INTERVAL_S = 1.0  # between two listings of the folders
 _SHARE = 0.05  # maximum share of time for listing
-_LAYOUT = f"schema {SCHEMA_VERSION}, times 3"
 _KNOWN_ORIGINS = (b'"measured"', b'"recorded"')  # origins of stored times
 _MAX_CACHE_BYTES = 256 << 20
 
@@ -59,22 +63,13 @@ def open_history(most_s: float | None = None) -> History:
         return History()
 
 
-class _CachedTimes(Record):
-    """Index entry of one file."""
-
-    times: Annotated[tuple[KnownTime, ...], Field(strict=False)]
-
-
-class _CachedSession(_CachedTimes):
+class _CachedSession(CachedTimes):
     """Cached times of an open session, up to an offset in its journal."""
 
     layout: str
     journal: str
     offset: int
     jobs: Annotated[tuple[str, ...], Field(strict=False)]
-
-
-_AnyCached = TypeVar("_AnyCached", bound=_CachedTimes)
 
 
 class _Query(NamedTuple):
@@ -135,17 +130,17 @@ class _QueryResult:
 class KnownTimes:
     """The times of a store and of open sessions; each file is read once.
 
-    Times of a snapshot are cached in an index beside the store's listing and read again if the file
-    changes. Queries list the folders again at most about once a second. Of one launch (kernel,
-    source, config, problem, GPU), the 32 newest files count. Calls from several threads are safe.
-    An unreadable file has no times.
+    The store's index has the times of its files; a file that changed is read again. Queries list
+    the folders again at most about once a second. Of one launch (kernel, source, config, problem,
+    GPU), the 32 newest files count. Calls from several threads are safe. An unreadable file has no
+    times.
 
     Args:
-        most_s: seconds that queries may spend reading files between two listings, newest files
-            first, and the same again for queries of one problem. Later queries continue, and
-            `unread`
-        is the number of remaining files. None: read all at once.
-        at_once: files whose times are fetched and stored together.
+        most_s: seconds that a listing may spend reading files that are not in the index, and that
+            queries may spend fetching times between two listings, newest files first, and the same
+            again for queries of one problem. Later queries continue, and `unread` is the number of
+            remaining files. None: read all at once.
+        at_once: files whose times are fetched together.
         cache_from_bytes: times of a journal are cached once this many bytes are new.
         most_of_a_launch: times of one kernel, config, problem and GPU, the newest files first.
     """
@@ -166,6 +161,7 @@ class KnownTimes:
         self._most_s = most_s
         self._left_s = dict.fromkeys((True, False), 0.0)  # key: the query names a problem
         self._infos: list[SnapshotInfo] = []
+        self._num_unlisted = 0  # files that the last listing had no time to read
         self._listing = 0  # counts the listings with changes
         self._answers: dict[_Query, _QueryResult] = {}
         self._sessions: dict[Path, _OfSession] = {}
@@ -175,14 +171,15 @@ class KnownTimes:
     @property
     def unread(self) -> int:
         """Return the number of snapshots that the last queries have not read yet."""
-        return max((answer.unread for answer in self._answers.values()), default=0)
+        of_queries = max((answer.unread for answer in self._answers.values()), default=0)
+        return self._num_unlisted + of_queries
 
     def refresh(self) -> None:
         """Read immediately what was saved, removed or run since the last listing."""
         with self._lock:
             begin = time.monotonic()
             try:
-                infos = self._store.list()
+                infos = self._store.list(self._most_s)
             except AttuneError:
                 infos = []
             # A file that was removed and saved again under the same name is another file.
@@ -191,12 +188,14 @@ class KnownTimes:
             if infos != self._infos:
                 self._infos = infos
                 self._listing += 1
+                self._num_unlisted = sum(not (i.summary or i.damage) for i in infos)
             paths = sorted(self._working.glob("*.jsonl"))
             self._sessions = {p: s for p, s in self._sessions.items() if p in paths}
             for path in paths:
                 self._refresh_session(path)
             took = time.monotonic() - begin
-            self._next_look = begin + max(_MIN_INTERVAL_S, took / _SHARE)
+            pause = _MIN_INTERVAL_S if self._num_unlisted else took / _SHARE
+            self._next_look = begin + max(_MIN_INTERVAL_S, pause)
             self._left_s = dict.fromkeys(self._left_s, self._most_s or 0.0)
 
     def all(self) -> tuple[KnownTime, ...]:
@@ -235,44 +234,10 @@ class KnownTimes:
             begin = time.monotonic()
             if self._most_s is not None and self._left_s[asked.problem is not None] <= 0:
                 return len(infos) - done
-            for info, times in self._of_files(infos[done : done + self._at_once]):
+            for info, times in self._store.times(infos[done : done + self._at_once]):
                 answer.take(info, filter(asked.matches, times), self._most_of_a_launch)
             self._left_s[asked.problem is not None] -= time.monotonic() - begin
         return 0
-
-    def _of_files(
-        self, infos: Sequence[SnapshotInfo]
-    ) -> Iterator[tuple[SnapshotInfo, tuple[KnownTime, ...]]]:
-        for shipped in (False, True):
-            index = self._store.index(_LAYOUT, shipped=shipped)
-            mine = [info for info in infos if info.shipped == shipped]
-            cached = index.of([info.name for info in mine]) if mine else {}
-            fresh: dict[tuple[str, str], str] = {}
-            for info in mine:
-                times = _from_index(cached.get((info.name, info.key)))
-                if times is None:
-                    try:
-                        times = self._opened(info)
-                        fresh[info.name, info.key] = _for_index(times)
-                    except SnapshotError:  # invalid content
-                        times = ()
-                        fresh[info.name, info.key] = _for_index(times)
-                    # A read error, or values that the index cannot store.
-                    except (AttuneError, ValueError):
-                        times = times or ()
-                yield info, times
-            if fresh:
-                index.update(fresh)
-
-    def _opened(self, info: SnapshotInfo) -> tuple[KnownTime, ...]:
-        snapshot = self._store.open(info.name)
-        return times_of(
-            snapshot.opened(),
-            session=info.title,
-            file=info.name,
-            shipped=info.shipped,
-            since=snapshot.created,
-        )
 
     def _refresh_session(self, path: Path) -> None:
         try:
@@ -331,7 +296,7 @@ class _OfSession:
 
     def _write_cache(self) -> None:
         whole = _CachedSession(
-            layout=_LAYOUT,
+            layout=INDEX_LAYOUT,
             journal=str(self._path),
             offset=self._offset,
             jobs=tuple(self._jobs),
@@ -340,43 +305,21 @@ class _OfSession:
         self._cached_to = self._offset
         with suppress(OSError, AttuneError, ValueError):  # the index cannot store NaN
             files.make_folder(self._cache_path.parent)
-            files.write(self._cache_path, _packed(whole).encode(), durable=False)
+            files.write(self._cache_path, packed(whole).encode(), durable=False)
 
     def _read_cache(self) -> None:
         try:
-            cached = _unpacked(
+            cached = unpacked(
                 _CachedSession, files.read(self._cache_path, _MAX_CACHE_BYTES).decode()
             )
             size = self._path.stat().st_size
         except (OSError, AttuneError, ValueError):
             return
-        if cached is None or (cached.layout, cached.journal) != (_LAYOUT, str(self._path)):
+        if cached is None or (cached.layout, cached.journal) != (INDEX_LAYOUT, str(self._path)):
             return
         if cached.offset <= size:  # otherwise it is another journal of that name
             self._offset = self._cached_to = cached.offset
             self._jobs, self._times = set(cached.jobs), cached.times
-
-
-def _for_index(times: tuple[KnownTime, ...]) -> str:
-    return _packed(_CachedTimes(times=times))
-
-
-def _from_index(text: str | None) -> tuple[KnownTime, ...] | None:
-    cached = _unpacked(_CachedTimes, text) if text is not None else None
-    return cached.times if cached is not None else None
-
-
-def _packed(cached: _CachedTimes) -> str:
-    """Compress times, because the times of a file are repetitive and an index of 10,000 files is
-    300 MB."""
-    return base64.b85encode(zlib.compress(cached.model_dump_json().encode(), 1)).decode()
-
-
-def _unpacked(kind: type[_AnyCached], text: str) -> _AnyCached | None:
-    try:
-        return kind.model_validate_json(zlib.decompress(base64.b85decode(text)))
-    except (ValueError, zlib.error):  # a ValidationError is a ValueError
-        return None
 
 
 @dataclass(frozen=True, slots=True)

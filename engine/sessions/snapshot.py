@@ -1,16 +1,8 @@
 """Snapshot schema: the content of a file, with limits on everything.
 
-The file is one JSON object: `format`, `schema_version` and `summary` (written by
-`engine.sessions.snapshot`), then the fields of `Snapshot`.
-
-The summary is the only derived part of a file. It is the head of a file, and no field: a list of
-sessions reads 16 KiB of each file instead of all. Measured on two busy cores, 500 files of 20
-evaluations with 60 samples: 0.06 s with heads, 3.2 s without, once for each file and machine; files
-of 500 evaluations: 0.2 s each without, and a store in a bucket would be downloaded. Only lists,
-searches and the totals of costs show it; times, goals, reports and comparisons read the content. A
-wrong summary can hide the times of its file from `KnownTimes`, as if they were not in it, and never
-adds one. Only the head of a compressed file is read, which no editor changes: of any other file the
-summary is computed.
+The file is one JSON object: `format` and `schema_version`, then the fields of `Snapshot`. No part
+of it is derived from others. What a list of sessions shows, `Summary`, is computed from the content
+when a file is saved or first listed, and cached by `engine.sessions.store`.
 
 Version 2 adds `seqlen_kv` to problems; version 3 `num_heads_kv`, `idle_ctas` to occupancies,
 `warnings` to verdicts, `place` to findings, `attachments`, `spent`, `decision` and `phases`;
@@ -20,17 +12,16 @@ the machine code of an evaluation executes; version 7 `kv_dtype` of problems and
 verdicts; version 8 `lse` of problems. Version 9 removes fields that follow from others
 (`Stored.derived`): `resources` and `occupancy` beside the passes, sums, shares, `limiter`,
 `within_fixed_bound`; version 10 the text of the timeline's evaluations, and `problems`, those of
-the evaluations. Old journals, which have no version, have these fields, too, so every class ignores
-its own derived fields; no other migration is needed between versions.
+the evaluations; version 11 `summary`, which no version reads from a file any more. Old journals,
+which have no version, have derived fields, too, so every class ignores its own; no other migration
+is needed between versions.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import json
-import re
 import zlib
 from collections.abc import Iterable
 from functools import partial
@@ -69,7 +60,7 @@ from engine.base.schema import (
 from engine.history.known_time import timed_device
 
 FORMAT = "attune-snapshot"
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 
 MAX_EVALUATIONS = 10_000
 MAX_MAP_SIDE = 256
@@ -278,7 +269,7 @@ class Snapshot(Record):
 
 
 class Summary(Record):
-    """The part of a snapshot that a list shows, stored at the file's start (see the module)."""
+    """What a list shows of a snapshot, computed from its fields."""
 
     id: Id
     title: ShortLine
@@ -288,7 +279,7 @@ class Summary(Record):
     notes: Annotated[Line, Field(max_length=200)]
     devices: Annotated[tuple[ShortLine, ...], Field(max_length=8), *AS_TUPLE]
     variants: Annotated[tuple[ShortLine, ...], Field(max_length=64), *AS_TUPLE]
-    problems: Annotated[tuple[ShortLine, ...], Field(max_length=200), *AS_TUPLE]
+    problems: Annotated[tuple[Line, ...], Field(max_length=200), *AS_TUPLE]
     num_problems: Count
     num_evaluations: Count
     num_passed: Count
@@ -341,12 +332,8 @@ def _first_line(text: str) -> str:
 MAX_BYTES = 32 << 20  # of the file, and of the JSON text in it
 MAX_VALUES = 2_000_000  # commas, opening brackets and lines: bounds the parser's allocations
 MAX_FIELDS = 256  # of one object
-HEAD_BYTES = 16_384  # holds format, schema_version and summary
-_USUAL_HEAD_BYTES = 3_072  # enough for most files
 
 GZIP_MAGIC = b"\x1f\x8b"
-
-_HEAD = re.compile(rb'\{"format":"%b","schema_version":(\d{1,9}),"summary":' % FORMAT.encode())
 
 
 class _Duplicate(ValueError):
@@ -363,13 +350,8 @@ def dumps(snapshot: Snapshot, *, compress: bool = True) -> bytes:
     Raises:
         SnapshotError: it is larger than `loads` accepts.
     """
-    head = {
-        "format": FORMAT,
-        "schema_version": SCHEMA_VERSION,
-        "summary": summarise(snapshot).model_dump(mode="json"),
-    }
-    opening = json.dumps(head, ensure_ascii=False, separators=(",", ":"))[:-1]
-    text = (opening + "," + snapshot.model_dump_json()[1:]).encode()
+    head = f'{{"format":"{FORMAT}","schema_version":{SCHEMA_VERSION},'
+    text = (head + snapshot.model_dump_json()[1:]).encode()
     if len(text) > MAX_BYTES or _values_at_most(text) > MAX_VALUES:
         raise SnapshotError(
             f"This session is too large for one snapshot ({len(text) / 2**20:.0f} MiB of at most "
@@ -390,30 +372,9 @@ def loads(data: bytes, *, name: str) -> Snapshot:
     text = _text(data, label)
     with collector_paused():
         raw = _known_version(_parse(text, label), label)
-        decode(Summary, raw.pop("summary", None), name=label, at="summary")
+        raw.pop("summary", None)  # in files before version 11
         raw.pop("problems", None)  # in files before version 10
         return decode(Snapshot, raw, name=label)
-
-
-def summary_text(head: bytes) -> str | None:
-    """Return the summary's JSON from a compressed file's first bytes (`HEAD_BYTES` are enough).
-
-    Only duplicate fields are checked. None if it is not there, for example if the file is not
-    compressed or another tool rewrote it: it must then be read in full.
-    """
-    for most in (_USUAL_HEAD_BYTES, HEAD_BYTES):  # decompressing dominates
-        try:
-            begin = zlib.decompressobj(wbits=31).decompress(head, most)
-        except zlib.error:
-            return None
-        match = _HEAD.match(begin)
-        if match is None or not 1 <= int(match[1]) <= SCHEMA_VERSION:
-            return None
-        text = begin[match.end() : most].decode("utf-8", errors="ignore")
-        with contextlib.suppress(ValueError, RecursionError):
-            _, end = _HEAD_DECODER.raw_decode(text)
-            return text[:end]
-    return None
 
 
 def parse_json(data: bytes, *, name: str) -> Any:
@@ -503,9 +464,6 @@ def _fields(pairs: list[tuple[str, Any]], max_fields: int = MAX_FIELDS) -> dict[
                 raise _Duplicate(key)
             seen.add(key)
     return fields
-
-
-_HEAD_DECODER = json.JSONDecoder(object_pairs_hook=_fields)
 
 
 def _parse(text: bytes, label: str, *, max_fields: int = MAX_FIELDS) -> Any:

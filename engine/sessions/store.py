@@ -6,23 +6,35 @@ recorded sessions that ships. Nothing is ever overwritten.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
 import hashlib
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from engine.base import files
-from engine.base.errors import BadInput, InvalidStore, SnapshotError, StoreError, UnknownName
+from engine.base.errors import (
+    AttuneError,
+    BadInput,
+    InvalidStore,
+    SnapshotError,
+    StoreError,
+    UnknownName,
+)
 from engine.base.files import cache_root, collector_paused, data_folder, shipped_sessions
+from engine.history.known_time import KnownTime, times_of
 from engine.sessions.folders import (
     Entry,
     Folder,
@@ -33,7 +45,6 @@ from engine.sessions.folders import (
     open_folder,
 )
 from engine.sessions.snapshot import (
-    HEAD_BYTES,
     MAX_BYTES,
     SCHEMA_VERSION,
     Record,
@@ -42,38 +53,52 @@ from engine.sessions.snapshot import (
     dumps,
     loads,
     summarise,
-    summary_text,
 )
 
-# A disposable cache of data read from a store's files, so that 10,000 files are listed at once.
+# A disposable cache of what the files of a store hold: their summaries, so that 10,000 files are
+# listed at once, and their times.
 #
-# One SQLite file per store and layout in the user's cache folder, keyed by name, size and stamp. If
-# it is damaged, locked or read-only, queries are only slower.
+# One SQLite file per store in the user's cache folder, keyed by name, size and stamp. If it is
+# damaged, locked or read-only, files are decoded again. Another release has a file of its own.
 
-_SCHEMA = "CREATE TABLE IF NOT EXISTS info (name TEXT PRIMARY KEY, key TEXT, json TEXT)"
+INDEX_LAYOUT = f"schema {SCHEMA_VERSION}, index 4"
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS info (name TEXT PRIMARY KEY, key TEXT, listed TEXT, times TEXT)"
+)
 _TIMEOUT_S = 2.0
 _MAX_ASKED = 500  # names in one query
+_ROWS_AT_ONCE = 100  # files read between two writes
+_MAX_UNCHANGED_S = 90 * 86_400.0  # age of the indexes of former stores and releases
+
+
+class Row(NamedTuple):
+    """What the index has of a file."""
+
+    name: str
+    key: str
+    listed: str  # JSON of `_Listed`
+    times: str | None  # `packed`; None if it has none that can be stored
 
 
 class Index:
-    """name → text of a store's entries, valid while size and stamp stay the same."""
+    """The rows of a store's files, valid while size and stamp stay the same."""
 
-    def __init__(self, store_url: str, layout: str, folder: Path | None = None) -> None:
-        """`layout` names the format of the text; entries of other formats are never read."""
-        key = hashlib.sha256(f"{layout}\n{store_url}".encode()).hexdigest()[:24]
+    def __init__(self, store_url: str, folder: Path | None = None) -> None:
+        key = hashlib.sha256(f"{INDEX_LAYOUT}\n{store_url}".encode()).hexdigest()[:24]
         self._path = (folder or cache_root() / "sessions") / f"index-{key}.sqlite"
 
-    def known(self) -> dict[tuple[str, str], str]:
-        """Return (name, key) → text; empty without a usable index."""
-        return self._rows("SELECT name, key, json FROM info", ())
+    def listed(self) -> dict[tuple[str, str], str]:
+        """Return (name, key) → `Row.listed`; empty without a usable index."""
+        return self._rows("SELECT name, key, listed FROM info", ())
 
-    def of(self, names: Sequence[str]) -> dict[tuple[str, str], str]:
-        """Return `known` for some files."""
-        found: dict[tuple[str, str], str] = {}
+    def times(self, names: Sequence[str]) -> dict[tuple[str, str], str | None]:
+        """Return (name, key) → `Row.times` of some files."""
+        found: dict[tuple[str, str], str | None] = {}
         for begin in range(0, len(names), _MAX_ASKED):
             asked = tuple(names[begin : begin + _MAX_ASKED])
             marks = ", ".join("?" * len(asked))
-            found |= self._rows(f"SELECT name, key, json FROM info WHERE name IN ({marks})", asked)
+            query = f"SELECT name, key, times FROM info WHERE name IN ({marks})"
+            found |= self._rows(query, asked)
         return found
 
     def _rows(self, query: str, asked: tuple[str, ...]) -> dict[tuple[str, str], str]:
@@ -86,22 +111,30 @@ class Index:
             self._discard()
             return {}
 
-    def update(self, fresh: Mapping[tuple[str, str], str], gone: Iterable[str] = ()) -> None:
-        """Add new entries, (name, key) → text, and drop entries of removed files."""
-        rows = [(name, key, text) for (name, key), text in fresh.items()]
+    def update(self, rows: Iterable[Row], gone: Iterable[str] = ()) -> None:
+        """Add new rows, and drop rows of removed files."""
         try:
             with contextlib.closing(self._connect()) as db, db:
                 db.executemany("DELETE FROM info WHERE name = ?", ((name,) for name in gone))
-                db.executemany("INSERT OR REPLACE INTO info VALUES (?, ?, ?)", rows)
+                db.executemany("INSERT OR REPLACE INTO info VALUES (?, ?, ?, ?)", rows)
         except (sqlite3.Error, OSError):
             return
 
     def _connect(self) -> sqlite3.Connection:
         files.make_folder(self._path.parent)
+        if not self._path.exists():
+            self._remove_former()
         db = sqlite3.connect(self._path, timeout=_TIMEOUT_S)
         db.execute("PRAGMA synchronous = OFF")  # a lost index is rebuilt
         db.execute(_SCHEMA)
         return db
+
+    def _remove_former(self) -> None:
+        oldest = time.time() - _MAX_UNCHANGED_S
+        for path in self._path.parent.glob("index-*"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < oldest:
+                    path.unlink()
 
     def _discard(self) -> None:
         with contextlib.suppress(OSError):
@@ -115,19 +148,42 @@ def key_of(entry: Entry) -> str:
 
 SETTING = "ATTUNE_SESSIONS"
 SHIPPED = shipped_sessions()
-_LAYOUT = f"schema {SCHEMA_VERSION}, listing 3"
 
 
 class _Listed(Record):
-    """Index entry of one file: its summary, or why there is none."""
+    """A file's summary, or why there is none; neither if the file has not been read yet."""
 
     summary: Summary | None = None
     damage: str = ""
 
 
+class CachedTimes(Record):
+    """Times in a cache."""
+
+    times: Annotated[tuple[KnownTime, ...], Field(strict=False)]
+
+
+_AnyCached = TypeVar("_AnyCached", bound=CachedTimes)
+
+
+def packed(cached: CachedTimes) -> str:
+    """Compress times, because the times of a file are repetitive and an index of 10,000 files is
+    300 MB. Raises ValueError for values that JSON does not have."""
+    return base64.b85encode(zlib.compress(cached.model_dump_json().encode(), 1)).decode()
+
+
+def unpacked(kind: type[_AnyCached], text: str) -> _AnyCached | None:
+    """Return what `packed` compressed; None if it is damaged."""
+    try:
+        return kind.model_validate_json(zlib.decompress(base64.b85decode(text)))
+    except (ValueError, zlib.error):  # a ValidationError is a ValueError
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotInfo:
-    """One line of the list. If the file cannot be read, `summary` is None and `damage` says why."""
+    """One line of the list. If the file cannot be read, `summary` is None and `damage` says why; it
+    is empty if the file has not been read yet."""
 
     name: str
     shipped: bool
@@ -185,10 +241,16 @@ class Store:
         """Return the URL of the user's snapshots."""
         return self._own.url
 
-    def list(self) -> Infos:
-        """Return every snapshot, newest first, including damaged files."""
-        shipped = self._listing(self._shipped, shipped=True)
-        own = self._listing(self._own, shipped=False)
+    def list(self, most_s: float | None = None) -> Infos:
+        """Return every snapshot, newest first, including damaged files.
+
+        Args:
+            most_s: seconds to spend reading files that are not in the index, those with the last
+                names first. The rest has neither summary nor damage: later calls continue. None:
+                read all.
+        """
+        shipped = self._listing(self._shipped, shipped=True, most_s=most_s)
+        own = self._listing(self._own, shipped=False, most_s=most_s)
         last = _last_sorted.get(self.url)
         if last is None or last[0] is not shipped or last[1] is not own:
             infos = {info.name: info for info in (*shipped, *own)}
@@ -219,15 +281,39 @@ class Store:
                         if self._own.read(name, MAX_BYTES + 1) == data:
                             return name
                 else:
+                    self._index_saved(name, snapshot)
                     return name
         raise StoreError(
             f"{self.url} has a thousand sessions of this name and second: save again later."
         )
 
-    def index(self, layout: str, *, shipped: bool) -> Index:
-        """Return an index for other data read from the snapshots' files."""
-        folder = self._shipped if shipped and self._shipped is not None else self._own
-        return Index(folder.url, layout, self._index_folder)
+    def times(
+        self, infos: Sequence[SnapshotInfo]
+    ) -> Iterator[tuple[SnapshotInfo, tuple[KnownTime, ...]]]:
+        """Yield each of these files with its times, those that ship last. A file that cannot be
+        read has none."""
+        for folder, shipped in ((self._own, False), (self._shipped, True)):
+            mine = [info for info in infos if info.shipped == shipped]
+            if folder is None or not mine:
+                continue
+            index, fresh = Index(folder.url, self._index_folder), []
+            known = index.times([info.name for info in mine])
+            for info in mine:
+                cached = unpacked(CachedTimes, known.get((info.name, info.key)) or "")
+                times = cached.times if cached is not None else ()
+                if cached is None:  # the index was damaged or removed after the list was made
+                    with suppress(AttuneError):
+                        row, times = _row(info.name, info.key, self.open(info.name), shipped)
+                        fresh.append(row)
+                yield info, times
+            if fresh:
+                index.update(fresh)
+
+    def _index_saved(self, name: str, snapshot: Snapshot) -> None:
+        """Add a file that was just written, so that the list need not read it."""
+        with suppress(OSError):
+            row, _ = _row(name, key_of(self._own.entry(name)), snapshot, shipped=False)
+            Index(self._own.url, self._index_folder).update([row])
 
     def remove(self, name: str) -> str:
         """Move a snapshot of the user to the trash folder, and return its name there."""
@@ -268,7 +354,7 @@ class Store:
         return True
 
     @collector_paused()
-    def _listing(self, folder: Folder | None, *, shipped: bool) -> Infos:
+    def _listing(self, folder: Folder | None, *, shipped: bool, most_s: float | None) -> Infos:
         if folder is None:
             return _NOTHING
         with _sentences(folder, "read"):
@@ -277,21 +363,28 @@ class Store:
         if last is not None and last[0] == entries:
             return last[1]
         infos, is_lasting = [], True
-        index = Index(folder.url, _LAYOUT, self._index_folder)
-        known = index.known()
-        fresh: dict[tuple[str, str], str] = {}
-        for entry in entries:
+        index = Index(folder.url, self._index_folder)
+        known = index.listed()
+        fresh: list[Row] = []
+        until, num_read = time.monotonic() + (inf if most_s is None else most_s), 0
+        for entry in sorted(entries, key=lambda e: e.name, reverse=True):
             key = key_of(entry)
             listed = _from_index(known.get((entry.name, key)))
+            if listed is None and num_read and time.monotonic() > until:
+                listed, is_lasting = _Listed(), False
             if listed is None:
+                num_read += 1
                 try:
-                    listed, text = _read_listed(folder, entry)
-                    fresh[entry.name, key] = text
+                    listed, row = _read(folder, entry, shipped)
+                    fresh.append(row)
                 except FileNotFoundError:  # removed since the folder was listed
                     continue
                 except OSError as error:  # not caused by the content: retry next time
                     listed = _Listed(damage=f"{entry.name} cannot be read: {error.strerror}.")
                     is_lasting = False
+            if len(fresh) == _ROWS_AT_ONCE:  # all that a killed process has read is not lost
+                index.update(fresh)
+                fresh.clear()
             infos.append(
                 SnapshotInfo(
                     entry.name, shipped, entry.size_bytes, listed.summary, listed.damage, key
@@ -365,19 +458,35 @@ def _from_index(text: str | None) -> _Listed | None:
         return None
 
 
-def _read_listed(folder: Folder, entry: Entry) -> tuple[_Listed, str]:
-    """Return a file's list entry, and the text that the index stores for it."""
-    text = summary_text(folder.read(entry.name, HEAD_BYTES))
-    if text is not None:
-        text = f'{{"summary":{text}}}'
-        with suppress(ValidationError):
-            return _Listed.model_validate_json(text), text
+def _read(folder: Folder, entry: Entry, shipped: bool) -> tuple[_Listed, Row]:
+    """Return a file's list entry, and its row of the index."""
+    key = key_of(entry)
     try:
-        data = folder.read(entry.name, MAX_BYTES + 1)
-        listed = _Listed(summary=summarise(loads(data, name=entry.name)))
+        snapshot = loads(folder.read(entry.name, MAX_BYTES + 1), name=entry.name)
     except SnapshotError as error:
         listed = _Listed(damage=str(error))
-    return listed, listed.model_dump_json()
+        return listed, Row(entry.name, key, listed.model_dump_json(), None)
+    row, _ = _row(entry.name, key, snapshot, shipped)
+    return _Listed.model_validate_json(row.listed), row
+
+
+def _row(
+    name: str, key: str, snapshot: Snapshot, shipped: bool
+) -> tuple[Row, tuple[KnownTime, ...]]:
+    """Return the index's row of a file with this content, and the times in it."""
+    times: tuple[KnownTime, ...] = ()
+    stored = None
+    with suppress(AttuneError, ValueError):  # values that the index cannot store
+        times = times_of(
+            snapshot.opened(),
+            session=snapshot.title,
+            file=name,
+            shipped=shipped,
+            since=snapshot.created,
+        )
+        stored = packed(CachedTimes(times=times))
+    listed = _Listed(summary=summarise(snapshot))
+    return Row(name, key, listed.model_dump_json(), stored), times
 
 
 def _gone(folder: Folder, name: str) -> UnknownName:

@@ -16,6 +16,7 @@ from words import raises, says
 from engine.attention.config import (
     TunedConfig,
     find_variant,
+    fitting_config,
     problem_class,
     save_tuned,
     variant_from,
@@ -237,6 +238,17 @@ def test_one_query_with_few_keys_may_use_a_kernel_for_short_prompts(gpu: str) ->
 
     assert {"v12", "v14"} <= names(64)
     assert "v12" not in names(8192)
+
+
+def test_a_rung_of_the_table_competes_in_its_default_config_too() -> None:
+    """Between rows it may be faster: v14 takes 7.4 µs here, 12.4 with its row's config."""
+    problem = Problem(1, 8, 4, 128, num_heads_kv=2, seqlen_kv=2000)
+    device = find_device("RTX 4090")
+    found = candidates_for(problem, device, History(work="look up"))
+    assert len({kernel.variant.id for kernel in found}) > 1
+    for variant in {kernel.variant for kernel in found}:
+        default = fitting_config(variant, {}, problem, device)
+        assert Kernel.of(variant, device, default) in found
 
 
 @pytest.mark.usefixtures("table")

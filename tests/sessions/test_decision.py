@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 from compare_data import evaluation, session
-from sessions_data import read_summary
 from words import says
 
 from engine.cli import main
 from engine.sessions.session import resume_session, start_session
-from engine.sessions.snapshot import HEAD_BYTES, Decision, Goal, Phase, Spent, dumps, loads
+from engine.sessions.snapshot import Decision, Goal, Phase, Spent, dumps, loads, summarise
 from engine.sessions.store import default_store
 from engine.sessions.tables import session_tables, spent_table
 
@@ -35,8 +34,7 @@ def test_cost_phases_and_decision_are_stored_and_shown_first() -> None:
     assert (again.spent, again.decision, again.phases) == (SPENT, KEPT, (TILING,))
     snapshot = again.to_snapshot()
     assert loads(dumps(snapshot), name="x") == snapshot
-    summary = read_summary(dumps(snapshot)[:HEAD_BYTES])
-    assert summary is not None
+    summary = summarise(snapshot)
     assert (summary.spent, summary.decision) == (SPENT, KEPT)
     first, phases, *_ = session_tables(snapshot)
     told = dict(first.texts)

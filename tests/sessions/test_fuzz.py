@@ -10,7 +10,7 @@ import pytest
 from hostile import ALL, HOSTILE_TEXTS, VALID, Place, import_outcome, outcome, places, put
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sessions_data import read_summary, snapshot_maker
+from sessions_data import snapshot_maker
 
 from engine.attention.evaluation import Evaluation
 from engine.base.errors import SnapshotError
@@ -51,7 +51,6 @@ def test_fuzz_bytes(data: st.DataObject) -> None:
     stop = data.draw(st.integers(start, min(len(base), start + 50)))
     edited = base[:start] + data.draw(st.binary(max_size=30)) + base[stop:]
     outcome(edited)
-    read_summary(edited)
     import_outcome(edited)
 
 

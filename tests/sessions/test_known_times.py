@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
+import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -23,8 +27,8 @@ from engine.model.kernel import Kernel
 from engine.sessions import known_times
 from engine.sessions.known_times import KnownTimes
 from engine.sessions.session import start_session
-from engine.sessions.snapshot import Snapshot, dumps, summarise
-from engine.sessions.store import Store
+from engine.sessions.snapshot import dumps, summarise
+from engine.sessions.store import CachedTimes, Store, packed
 from kernels.variant import Dtype
 
 L4_PROBLEM = Problem(1, 1, 128, 64)
@@ -56,10 +60,11 @@ def test_the_shipped_study_is_found_beside_its_sdpa(store: Store, tmp_path: Path
     assert not known.at(L4_PROBLEM, "A10")
 
 
+@pytest.mark.parametrize("compress", [True, False])
 def test_a_wrong_summary_neither_hides_a_files_times_nor_adds_any(
-    store: Store, tmp_path: Path
+    store: Store, tmp_path: Path, compress: bool
 ) -> None:
-    """In a file that an editor can change: the head of a compressed one is read."""
+    """As files before version 11 have one."""
     measured = session(evaluation(100.0))
     predicted = session(evaluation(latency=latency(1.0, origin="predicted")))
     folder = Path(store.url)
@@ -69,9 +74,10 @@ def test_a_wrong_summary_neither_hides_a_files_times_nor_adds_any(
         ("adds.json", predicted, {"origins": ["measured"]}),
     ):
         raw = json.loads(dumps(saved, compress=False))
-        raw["summary"] |= wrong
-        text = json.dumps(raw, ensure_ascii=False, separators=(",", ":"))
-        (folder / name).write_text(text)
+        head = {"format": raw.pop("format"), "schema_version": raw.pop("schema_version") and 10}
+        head["summary"] = summarise(saved).model_dump(mode="json") | wrong
+        text = json.dumps(head | raw, ensure_ascii=False, separators=(",", ":")).encode()
+        (folder / name).write_bytes(gzip.compress(text) if compress else text)
     known = KnownTimes(store, tmp_path / "working")
     times = times_named(known, "v05", {"num_splits": 4}, "L4")
     assert [(t.file, t.latency.origin) for t in times] == [("hides.json", "recorded")]
@@ -165,41 +171,43 @@ def test_only_times_of_the_same_source_calibrate(store: Store, tmp_path: Path) -
     assert calibrated(sha, "bfloat16") is None
 
 
-def test_times_are_cached_in_the_index_until_the_file_changes(store: Store, tmp_path: Path) -> None:
-    """A second process opens no file; with a damaged index the files are read again."""
-    opened: list[str] = []
-
-    class Noting(Store):
-        def open(self, name: str) -> Snapshot:
-            opened.append(name)
-            return super().open(name)
-
+def test_times_are_cached_in_the_index_until_the_file_changes(tmp_path: Path) -> None:
+    """Saving caches them; with a damaged index the files are read again."""
+    store = Store(str(tmp_path / "store"), shipped=None, index_folder=tmp_path / "index")
     name = store.save(session(evaluation(100.0)))
+    (index,) = (tmp_path / "index").glob("*.sqlite")
 
     def seen() -> list[float]:
-        noting = Noting(store.url, index_folder=tmp_path / "index")
-        known = KnownTimes(noting, tmp_path / "working")
-        opened.clear()
+        known = KnownTimes(store, tmp_path / "working")
         return [t.latency.median_us for t in known.on("L4", name="v05") if t.file == name]
 
-    before = seen()
-    assert before
-    assert name in opened
-    assert seen() == before
-    assert not opened
-    for index in (tmp_path / "index").glob("*.sqlite"):
-        index.write_bytes(b"no index" * 100)
-    assert seen() == before
-    assert name in opened
+    def forge(times: str | None) -> None:
+        with contextlib.closing(sqlite3.connect(index)) as db, db:
+            db.execute("UPDATE info SET times = ?", (times,))
+
+    forged = times_of([evaluation(70.0)], session="Forged", file=name)
+    forge(packed(CachedTimes(times=forged)))
+    assert seen() == [70.0]
+    for damage in ("", "no times", None):
+        forge(damage)
+        assert seen() == [100.0]
+    forge(packed(CachedTimes(times=forged)))
+    index.write_bytes(b"no index" * 100)
+    assert seen() == [100.0]
+    forge(packed(CachedTimes(times=forged)))
     store.remove(name)
     other = store.save(session(evaluation(50.0)))
     (tmp_path / "store" / other).rename(tmp_path / "store" / name)
     assert seen() == [50.0]
 
 
-def test_reading_times_is_limited_and_continued_later(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_reading_times_is_limited_and_continued_later(is_indexed: bool, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"), shipped=None, index_folder=tmp_path / "index")
     for seqlen in (128, 256, 512):
         store.save(session(evaluation(100.0, seqlen=seqlen)))
+    if not is_indexed:
+        shutil.rmtree(tmp_path / "index")
     known = KnownTimes(store, tmp_path / "working", most_s=1e-9, at_once=1)
     left = []
     for _ in range(4):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from importing import imported, refused
-from sessions_data import evaluation_maker, read_summary, snapshot_maker
+from sessions_data import evaluation_maker, snapshot_maker
 from words import raises, says
 
 from engine.attention.problem import Problem
@@ -20,7 +20,8 @@ from engine.sessions.folders import names_for
 from engine.sessions.goal import timeline_rows
 from engine.sessions.rerun import their_source
 from engine.sessions.session import make_source
-from engine.sessions.snapshot import HEAD_BYTES, SCHEMA_VERSION, Snapshot, dumps, loads, summarise
+from engine.sessions.snapshot import SCHEMA_VERSION, Snapshot, dumps, loads, summarise
+from engine.sessions.store import Store
 from engine.sessions.tables import batch_table
 from kernels.ladder import by_id
 
@@ -28,6 +29,7 @@ V2 = Path(__file__).parent / "data" / "v2.json"
 V3 = V2.with_name("v3.json")
 V8 = V2.with_name("v8.json")
 V9 = V2.with_name("v9.json")
+V10 = V2.with_name("v10.json")
 DECODE = Problem(1, 32, 1, 128, seqlen_kv=4096)
 GQA = replace(DECODE, num_heads_kv=8)
 
@@ -139,15 +141,45 @@ def test_round_trip(compress: bool, problem: Problem, label: str) -> None:
     data = dumps(snapshot, compress=compress)
     assert loads(data, name="x") == snapshot
     assert loads(data, name="x").evaluations[0].problem == problem
-    assert read_summary(data[:HEAD_BYTES]) == (summarise(snapshot) if compress else None)
     assert summarise(snapshot).problems == (label,)
 
 
-def test_a_summary_of_a_later_version_is_not_read() -> None:
+@pytest.mark.parametrize("compress", [True, False])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"title": "forged", "origins": ["predicted"], "devices": ["T4"], "variants": []},
+        {"title": 5, "unknown": "<script>"},
+        None,
+    ],
+)
+def test_the_summary_of_a_file_of_version_10_is_not_read(
+    compress: bool, wrong: Any, tmp_path: Path
+) -> None:
+    """A file of schema version 10, which is never rewritten, begins with its summary."""
+    text = V10.read_bytes()
+    snapshot = loads(text, name="v10.json")
+    true = json.dumps(json.loads(text)["summary"], ensure_ascii=False, separators=(",", ":"))
+    assert json.loads(true) == summarise(snapshot).model_dump(mode="json")
+    changed = {**json.loads(true), **wrong} if wrong else wrong
+    head = json.dumps(changed, ensure_ascii=False, separators=(",", ":"))
+    text = text.replace(true.encode(), head.encode(), 1)
+    assert text.startswith(
+        b'{"format":"attune-snapshot","schema_version":10,"summary":' + head[:9].encode()
+    )
+    store = Store(str(tmp_path / "own"), shipped=None, index_folder=tmp_path / "index")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "v10.json").write_bytes(gzip.compress(text) if compress else text)
+    (info,) = store.list()
+    assert info.summary == summarise(snapshot)
+    assert store.open("v10.json") == snapshot
+    assert "summary" not in json.loads(dumps(snapshot, compress=False))
+
+
+def test_a_later_version_is_refused() -> None:
     version = b'"schema_version":%d'
     data = dumps(decoding(), compress=False)
     data = data.replace(version % SCHEMA_VERSION, version % (SCHEMA_VERSION + 1))
-    assert read_summary(gzip.compress(data)) is None
     with raises(SnapshotError, "newer_schema"):
         loads(data, name="x.json")
 

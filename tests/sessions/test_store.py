@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import sqlite3
+import time
 import uuid
 from collections.abc import Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +21,11 @@ from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, BadInput, SnapshotError, StoreError, UnknownName
 from engine.base.files import TEMPORARY_PREFIX
 from engine.sessions import folders
+from engine.sessions import store as store_module
 from engine.sessions.folders import is_snapshot_name, names_for
 from engine.sessions.lookup import snapshot_of
 from engine.sessions.session import make_snapshot
-from engine.sessions.snapshot import dumps
+from engine.sessions.snapshot import dumps, summarise
 from engine.sessions.store import SHIPPED, Store, default_store, search
 
 NAME = "20261121T024500Z_l4_2-variants_2-problems.json.gz"
@@ -170,15 +175,142 @@ def test_a_rewritten_file_is_listed_by_what_is_in_it(store: Store, tmp_path: Pat
     assert store.open(info.name).title == "by hand"
 
 
+def titles(store: Store) -> list[str]:
+    return [info.title for info in store.list()]
+
+
+def indexes(folder: Path) -> list[Path]:
+    return sorted((folder / "index").glob("*.sqlite"))
+
+
+def in_index(folder: Path, command: str, *values: object) -> list[tuple[Any, ...]]:
+    """Return the rows that the command selects in the only index."""
+    (path,) = indexes(folder)
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        return db.execute(command, values).fetchall()
+
+
+def forge(folder: Path, title: str) -> None:
+    """Give the only row of the index a title that its file does not have."""
+    ((listed,),) = in_index(folder, "SELECT listed FROM info")
+    assert "before" in listed
+    in_index(folder, "UPDATE info SET listed = ?", listed.replace("before", title))
+
+
+def test_a_saved_session_is_listed_without_reading_it(any_store: Store, tmp_path: Path) -> None:
+    any_store.save(snapshot_maker(title="before"))
+    forge(tmp_path, "from the index")
+    assert titles(any_store) == ["from the index"]
+
+
+def test_the_entry_of_a_saved_session_is_that_of_its_file(store: Store, tmp_path: Path) -> None:
+    store.save(snapshot_maker())
+    saved = in_index(tmp_path, "SELECT * FROM info")
+    indexes(tmp_path)[0].unlink()
+    assert [i.summary for i in store.list()] == [summarise(snapshot_maker())]
+    assert in_index(tmp_path, "SELECT * FROM info") == saved
+
+
+@pytest.mark.parametrize("how", ["in place", "replaced", "moved"])
+def test_an_entry_of_a_changed_file_is_not_used(store: Store, tmp_path: Path, how: str) -> None:
+    """Also if its size and time are those of the file before."""
+    path = Path(store.url) / store.save(snapshot_maker(title="before"))
+    forge(tmp_path, "forged")
+    before, content = path.stat(), path.read_bytes()
+    if how == "moved":
+        path.rename(path.with_name("other.json.gz"))
+    else:
+        time.sleep(0.02)  # the clock of file systems has ticks
+        changed = path if how == "in place" else tmp_path / "new"
+        changed.write_bytes(content)
+        os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
+        changed.rename(path)
+        now = path.stat()
+        assert (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert titles(store) == ["before"]
+
+
+def test_entries_of_removed_files_are_removed(store: Store, tmp_path: Path) -> None:
+    names = [store.save(snapshot_maker(title=title)) for title in ("one", "two")]
+    store.remove(names[0])
+    assert titles(store) == ["two"]
+    assert in_index(tmp_path, "SELECT name FROM info") == [(names[1],)]
+
+
+@pytest.mark.parametrize("listed", [None, "", "{", "5", '{"summary":{"id":1}}', b"\xff", 7])
+def test_a_damaged_entry_is_read_from_its_file_again(
+    store: Store, tmp_path: Path, listed: object
+) -> None:
+    store.save(snapshot_maker(title="before"))
+    in_index(tmp_path, "UPDATE info SET listed = ?", listed)
+    assert titles(store) == ["before"]
+    ((renewed,),) = in_index(tmp_path, "SELECT listed FROM info")
+    assert "before" in renewed
+
+
+def test_an_index_of_another_release_is_not_read(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is removed once nobody has changed it for 90 days and another one is made."""
+    store.save(snapshot_maker(title="before"))
+    forge(tmp_path, "forged")
+    (mine,) = indexes(tmp_path)
+    monkeypatch.setattr(store_module, "INDEX_LAYOUT", "schema 12, index 4")
+    assert titles(store) == ["before"]
+    (other,) = set(indexes(tmp_path)) - {mine}
+    os.utime(mine, (0, 0))
+    other.unlink()
+    store.save(snapshot_maker(title="more"))
+    assert indexes(tmp_path) == [other]
+
+
+def test_files_are_read_within_a_limit_of_time(store: Store, tmp_path: Path) -> None:
+    for title in ("one", "two", "three"):
+        store.save(snapshot_maker(title=title))
+    indexes(tmp_path)[0].unlink()
+    counts = []
+    for most_s in (0.0, 0.0, None):
+        infos = store.list(most_s)
+        assert len(infos) == 3
+        assert not any(info.damage for info in infos)
+        counts.append(sum(info.summary is not None for info in infos))
+    assert counts == [1, 2, 3]
+
+
+def save_and_list(folder: Path, name: str) -> int:
+    """Save ten sessions and list all after each; return how many were seen last."""
+    store = Store(str(folder / "own"), shipped=None, index_folder=folder / "index")
+    for number in range(10):
+        store.save(snapshot_maker(title=f"{name} {number}"))
+        store.list()
+    return len(store.list())
+
+
+def test_two_processes_save_and_list_at_once(store: Store, tmp_path: Path) -> None:
+    with get_context("spawn").Pool(2) as pool:
+        seen = pool.starmap(save_and_list, [(tmp_path, "one"), (tmp_path, "two")])
+    assert max(seen) == 20
+    expected = {f"{name} {number}" for name in ("one", "two") for number in range(10)}
+    assert set(titles(store)) == expected
+    rows = in_index(tmp_path, "SELECT listed FROM info")
+    assert len(rows) == 20
+
+
+@pytest.mark.slow
+def test_a_locked_index_has_no_effect_on_results(store: Store, tmp_path: Path) -> None:
+    store.save(snapshot_maker(title="one"))
+    (path,) = indexes(tmp_path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+        store.save(snapshot_maker(title="two"))
+        assert set(titles(store)) == {"one", "two"}
+    assert set(titles(store)) == {"one", "two"}
+
+
 def test_the_index_follows_the_folder_and_may_be_deleted(store: Store, tmp_path: Path) -> None:
     name = store.save(snapshot_maker(title="before"))
     assert [i.title for i in store.list()] == ["before"]
-    # A known file is not read again: other content of equal size and time is not noticed.
     path = Path(store.url) / name
-    times = path.stat()
-    path.write_bytes(bytes(times.st_size))
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert [i.title for i in store.list()] == ["before"]
     path.write_bytes(dumps(snapshot_maker(title="after and longer")))
     assert [i.title for i in store.list()] == ["after and longer"]
     (index,) = (tmp_path / "index").glob("*.sqlite")
@@ -196,6 +328,16 @@ def test_an_unwritable_index_has_no_effect_on_results(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "own"), shipped=None, index_folder=tmp_path / "file" / "below")
     store.save(snapshot_maker())
     assert len(store.list()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_index_has_no_effect_on_results(store: Store, tmp_path: Path) -> None:
+    for title in ("before", "after"):
+        store.save(snapshot_maker(title=title))
+        assert title in titles(store)
+        for path in ((tmp_path / "index"), *indexes(tmp_path)):
+            path.chmod(0o555)
+    assert len(in_index(tmp_path, "SELECT name FROM info")) == 1
 
 
 def test_shipped_sessions_can_be_opened_and_not_removed(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """Choose the kernel for a problem on a GPU, and explain the choice.
 
-Candidates are the first and second kernel of the tables' nearest rows, the user's tuned configs,
-and every kernel with a known time. Kernels that spill registers here and have no known time are
-left out. The others are ranked by their times for this problem on this GPU (`engine.history`), and
-the fastest is chosen.
+Candidates are the first and second kernel of the tables' nearest rows, these rungs in their default
+configs, the user's tuned configs, and every kernel with a known time. Kernels that spill registers
+here and have no known time are left out. The others are ranked by their times for this problem on
+this GPU (`engine.history`), and the fastest is chosen.
 """
 
 from __future__ import annotations
@@ -294,8 +294,8 @@ def _table(device: DeviceSpec, problem: Problem) -> tuple[Table | None, str]:
 
 
 def _table_kernels(table: Table | None, problem: Problem, device: DeviceSpec) -> Iterator[Kernel]:
-    """Return the kernels of the nearest rows, then every other rung of the table with its nearest
-    row's config or its defaults, if they support the problem.
+    """Return the kernels of the nearest rows, then every rung of the table in its default config,
+    if they support the problem.
 
     A rung that no row names was never close to the fastest when the table was made.
     """
@@ -304,7 +304,7 @@ def _table_kernels(table: Table | None, problem: Problem, device: DeviceSpec) ->
     rows = table.nearest(problem, device.num_sms or table.num_sms)
     alike = _rows_of_same_phase(rows, problem)
     named: dict[Kernel, None] = {}
-    seen: set[str] = set()
+    seen: dict[str, None] = {}
     for row in alike:
         if row.variant in seen and len(named) >= _NEAREST_ROWS:
             continue
@@ -313,10 +313,11 @@ def _table_kernels(table: Table | None, problem: Problem, device: DeviceSpec) ->
             continue
         if kernel.fits(problem):
             named.setdefault(kernel)
-            seen.add(row.variant)
+            seen.setdefault(row.variant)
     yield from named
-    beside = dict.fromkeys(row.beside for row in alike)
-    yield from _in_default_config((n for n in beside if n and n not in seen), problem, device)
+    # Between rows, the default of a row's rung may be faster than the config of the nearest row.
+    rungs = dict.fromkeys((*seen, *(row.beside for row in alike)))
+    yield from _in_default_config((name for name in rungs if name), problem, device)
 
 
 def _rows_of_same_phase(rows: Sequence[Row], problem: Problem) -> Sequence[Row]:
