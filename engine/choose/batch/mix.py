@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -157,14 +158,12 @@ class MixResult(Tabular):
 
     @property
     def interval(self) -> str:
-        """Return the day's GPU time with every time at the ends of its 90 % interval, of each
-        origin apart."""
+        """Return the day's GPU time at the ends of every time's 90 % interval, origins apart."""
         return f"{self._sum('low_hours')} to {self._sum('high_hours')}"
 
     @property
     def ranking_only(self) -> tuple[str, ...]:
-        """Return the fields that add times of several origins: they rank, but are no one time or
-        price."""
+        """Return the fields that add times of several origins: no one time or price."""
         mixed = tuple(name for name, parts in self.by_origin.items() if len(parts) > 1)
         return (*mixed, "gpus_needed") if "hours" in mixed else mixed
 
@@ -192,7 +191,8 @@ class MixResult(Tabular):
     @property
     def ranking_note(self) -> str:
         """Return by what the kernels are ranked if their times have several origins; else empty."""
-        origins = dict.fromkeys(origin for k in self.kernels for origin in k.by_origin)
+        parts = ((*k.by_origin, *k.plateau_by_origin) for k in self.kernels)
+        origins = dict.fromkeys(chain.from_iterable(parts))
         if len(origins) < 2:
             return ""
         return f"Ranked by {' + '.join(origins)} hours: this total is for ranking only."
@@ -278,8 +278,8 @@ class MixResult(Tabular):
         figure = Figure()
         batches, hours = zip(*self.curve, strict=True)
         figure.add_scatter(x=batches, y=hours, name=self.kernel)
-        best = [dict(self.curve)[self.batch]]
-        figure.add_scatter(x=[self.batch], y=best, mode="markers", name="recommended")
+        at = {"x": [self.batch], "y": [dict(self.curve)[self.batch]]}
+        figure.add_scatter(**at, mode="markers", name="recommended")
         figure.update_xaxes(title="batch", type="log")
         figure.update_yaxes(title=f"GPU-hours a day, predicted by {self.method}", type="log")
         return figure.update_layout(title=f"The mix on {self.device}")
