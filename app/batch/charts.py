@@ -48,7 +48,8 @@ def curves(
 
     Columns of `curve`: `batch`, `latency_us`, `low_us`, `high_us`, `unit_us`, `unit_low_us`,
     `unit_high_us`, `step`, `limited_by`. Of `marks`: `batch`, `label`. Of `measured`: `batch`,
-    `latency_us`, `unit_us`, `what` (`kernel` or `SDPA`).
+    `latency_us`, `low_us`, `high_us`, `unit_us`, `unit_low_us`, `unit_high_us`, `origin`, `what`
+    (`kernel` or `SDPA`).
     """
     data: list[Trace] = []
     for middle, low, high, panel in (
@@ -58,7 +59,7 @@ def curves(
         data += _band(curve, low, high, color, panel)
         data.append(_line(curve, middle, unit, color, panel))
         data.append(_steps(curve, middle, theme, panel))
-        data += _measured(measured, middle, color, theme, panel)
+        data += _measured(measured, (middle, low, high), color, theme, panel)
     ticks = batch_ticks(int(curve["batch"].max()), [*measured["batch"], *marks["batch"]])
     return figure(
         theme,
@@ -198,24 +199,44 @@ def _steps(curve: pd.DataFrame, middle: str, theme: Theme, panel: str) -> Trace:
 
 
 def _measured(
-    measured: pd.DataFrame, middle: str, color: str, theme: Theme, panel: str
+    measured: pd.DataFrame, names: tuple[str, str, str], color: str, theme: Theme, panel: str
 ) -> list[Trace]:
+    """Return points with their intervals. `names`: columns of the time, its low and high end."""
     traces = []
     for what, hue, symbol in (("kernel", color, "diamond"), ("SDPA", theme.line, "diamond-open")):
         points = measured[measured["what"] == what]
+        us, low_us, high_us = (points[name] for name in names)
         traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
                 "x": points["batch"].to_numpy(),
-                "y": points[middle].to_numpy(np.float32),
+                "y": us.to_numpy(np.float32),
                 "yaxis": panel,
                 "marker": {"color": hue, "size": 9, "symbol": symbol},
-                "customdata": [format_us(v) for v in points[middle]],
-                "hovertemplate": f"{what} %{{x:,}}<br>%{{customdata}} recorded<extra></extra>",
+                "error_y": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": (high_us - us).to_numpy(np.float32),
+                    "arrayminus": (us - low_us).to_numpy(np.float32),
+                    "thickness": 1,
+                    "width": 3,
+                    "color": hue,
+                },
+                "customdata": [
+                    _interval(*each)
+                    for each in zip(us, low_us, high_us, points["origin"], strict=True)
+                ],
+                "hovertemplate": f"{what} %{{x:,}}<br>%{{customdata}}<extra></extra>",
             }
         )
     return traces
+
+
+def _interval(us: float, low_us: float, high_us: float, origin: str) -> str:
+    """Return `45 µs recorded (44.1 µs – 45.9 µs)`; without the interval if that is the time."""
+    text = f"{format_us(us)} {origin}"
+    return f"{text} ({format_us(low_us)} – {format_us(high_us)})" if low_us < high_us else text
 
 
 def traffic(curve: pd.DataFrame, chosen: int, color: str, theme: Theme) -> go.Figure:
@@ -253,7 +274,8 @@ def waiting(frame: pd.DataFrame, chosen: int, color: str, theme: Theme) -> go.Fi
     """Return a chart of GPU time per request over the latency that waiting adds for the slowest 5
     %.
 
-    Columns: `batch`, `added_ms`, `per_request_us`, `what`. `chosen` is the batch at the knee.
+    Columns: `batch`, `added_ms`, `per_request_us`, `origin`, `what`. `chosen` is the batch at the
+    knee.
     """
     hues = {
         "within the budget": color,
@@ -280,11 +302,13 @@ def waiting(frame: pd.DataFrame, chosen: int, color: str, theme: Theme) -> go.Fi
                 frame["batch"],
                 [format_us(us) for us in frame["per_request_us"]],
                 frame["what"],
+                frame["origin"],
                 strict=True,
             )
         ),
         "hovertemplate": "collect %{customdata[0]:,}<br>+%{x:.3g} ms for the slowest 5 %<br>"
-        "%{customdata[1]} of GPU time per request<br>%{customdata[2]}<extra></extra>",
+        "%{customdata[1]} of GPU time per request, %{customdata[3]}<br>%{customdata[2]}"
+        "<extra></extra>",
     }
     knee = frame[frame["batch"] == chosen].iloc[0]
     return figure(

@@ -83,22 +83,36 @@ def marks(recommendations: Sequence[Recommendation], batch_now: int) -> pd.DataF
 
 
 def measured(points: Iterable[Measurement], result: BatchResult, heads_free: bool) -> pd.DataFrame:
-    """Return `batch`, `latency_us`, `unit_us`, `what` of the points on this problem's curve, and of
-    known times at batches without such a point."""
-    rows = []
+    """Return `batch`, `latency_us`, `low_us`, `high_us`, `unit_us`, `unit_low_us`, `unit_high_us`,
+    `origin`, `what` of the points on this problem's curve, and of known times at batches without
+    such a point. Points that are not times of the table have no interval: its ends are the time."""
+    rows: list[tuple[object, ...]] = []
+    known = result.table[result.table["measured_us"].notna()].set_index("batch")
+
+    def add(batch: int, units: int, us: float, what: str) -> None:
+        low_us, high_us, origin = us, us, "recorded"
+        if what == "kernel" and batch in known.index:
+            row = known.loc[batch]
+            origin = str(row["origin"])
+            if us == row["latency_us"]:
+                low_us, high_us = row["low_us"], row["high_us"]
+        each = (us, low_us, high_us)
+        rows.append((batch, *each, *(x / units for x in each), origin, what))
+
     for point in points:
         if not _is_on_curve(point.problem, result.problem, heads_free):
             continue
         units = point.problem.batch * point.problem.num_heads
         batch = units if heads_free else point.problem.batch
-        rows.append((batch, point.measured_us, point.measured_us / units, "kernel"))
+        add(batch, units, point.measured_us, "kernel")
         if point.sdpa_us is not None:
-            rows.append((batch, point.sdpa_us, point.sdpa_us / units, "SDPA"))
-    known = result.table[result.table["measured_us"].notna()]
-    without = known[~known["batch"].isin([row[0] for row in rows])]
-    for batch, us, units in without[["batch", "measured_us", "units"]].itertuples(index=False):
-        rows.append((int(batch), us, us / units, "kernel"))
-    columns = ("batch", "latency_us", "unit_us", "what")
+            add(batch, units, point.sdpa_us, "SDPA")
+    with_point = {row[0] for row in rows}
+    for batch, us, units in known[["latency_us", "units"]].itertuples():
+        if batch not in with_point:
+            add(batch, units, us, "kernel")
+    times = ("latency_us", "low_us", "high_us", "unit_us", "unit_low_us", "unit_high_us")
+    columns = ("batch", *times, "origin", "what")
     return Table("Measured times", columns, tuple(rows)).frame(dashes=False)
 
 
@@ -139,7 +153,8 @@ def table(rows: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
 
 
 def costs(saving: Saving) -> pd.DataFrame:
-    """Return costs now and at the recommended batch; NaN without a price."""
+    """Return costs now and at the recommended batch, with the origin of their times in the
+    columns' names; NaN without a price."""
     figures: dict[str, Callable[[Cost], float | None]] = {
         "µs per query": lambda c: c.per_query_us,
         "GPU-hours per day": lambda c: c.gpu_hours_per_day,
@@ -151,18 +166,20 @@ def costs(saving: Saving) -> pd.DataFrame:
         "GPUs needed": lambda c: c.gpus_needed,
     }
     rows = [(name, of(saving.now), of(saving.then)) for name, of in figures.items()]
-    table = Table("Cost", ("", "now", "recommended"), tuple(rows))
-    return table.frame(dashes=False).astype({"now": float, "recommended": float})
+    heads = (f"now, {saving.now.origin}", f"recommended, {saving.then.origin}")
+    table = Table("Cost", ("", *heads), tuple(rows))
+    return table.frame(dashes=False).astype(dict.fromkeys(heads, float))
 
 
 def waiting(plan: WaitPlan) -> pd.DataFrame:
-    """Return `batch`, `added_ms`, `per_request_us`, `what` of each batch that requests can be
-    collected into."""
+    """Return `batch`, `added_ms`, `per_request_us`, `origin`, `what` of each batch that requests
+    can be collected into."""
     rows = (
         {
             "batch": p.batch,
             "added_ms": p.added_p95_us / 1e3,
             "per_request_us": p.per_request_us,
+            "origin": p.origin,
             "what": "too slow to keep up"
             if not p.keeps_up
             else ("within the budget" if p.in_budget else "over the budget"),

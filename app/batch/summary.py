@@ -14,7 +14,7 @@ from app.shared.widgets import busy, plain_markdown, tile, tile_row
 from engine.base.units import format_bytes, format_thread_fill, format_us
 from engine.choose.batch.batch_table import Recommendation
 from engine.choose.batch.types import BatchResult
-from engine.history.known_time import are_comparable, not_comparable
+from engine.history.known_time import not_comparable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,10 +74,10 @@ def _per_unit(speedup: float | None, origin: str, table: pd.DataFrame) -> str:
 
 
 def _of_plateau(recommended: Recommendation) -> str:
-    share = f"{recommended.share_of_plateau:.0%} of the plateau"
-    if are_comparable(recommended.origin, recommended.plateau_origin):
-        return share
-    return f"{share} ({not_comparable(recommended.origin, recommended.plateau_origin)})"
+    if recommended.share_of_plateau is None:
+        why = not_comparable(recommended.origin, recommended.plateau_origin)
+        return f"share of the plateau: {why}"
+    return f"{recommended.share_of_plateau:.0%} of the plateau"
 
 
 def now_note(now: pd.Series) -> str:

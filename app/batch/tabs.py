@@ -60,8 +60,9 @@ def _color(question: Question) -> str:
 def _curve(result: BatchResult, points: pd.DataFrame, axis: str, color: str) -> None:
     st.caption(
         "The same launches twice: above, the latency of a launch grows with the batch; below, the "
-        "time per unit of work falls. Dashed with a band: predicted. Diamonds: recorded. Dotted "
-        "lines: the present batch and the recommended ones. Ticks: another round of CTAs begins."
+        "time per unit of work falls. Dashed with a band: predicted. Diamonds: measured or "
+        "recorded, with their interval. Dotted lines: the present batch and the recommended ones. "
+        "Ticks: another round of CTAs begins."
     )
     figure = charts.curves(
         frames.curve(result.table),

@@ -273,6 +273,7 @@ def _print_wait(wait: WaitPlan) -> None:
             "batch": p.batch,
             "added at the 95th percentile": format_us(p.added_p95_us),
             "GPU time per request": format_us(p.per_request_us),
+            "origin": p.origin,
             "": "chosen" if p.batch == wait.batch
             else "too slow to keep up" if not p.keeps_up
             else "" if p.in_budget
@@ -288,6 +289,7 @@ def _print_saving(saving: Saving) -> None:
         {
             "": name,
             "per query": format_us(c.per_query_us),
+            "origin": c.origin,
             "GPU-hours a day": c.gpu_hours_per_day,
             "10⁶ requests": _usd(c.usd_per_million_requests),
             "10⁶ tokens": _usd(c.usd_per_million_tokens),

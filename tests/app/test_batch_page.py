@@ -44,7 +44,7 @@ def upload(at, text: str):
 
 
 def cost_per_day(at) -> float:
-    return float(at.dataframe[0].value.set_index("").loc["$ per day", "now"])
+    return float(at.dataframe[0].value.set_index("").loc["$ per day", "now, predicted"])
 
 
 def follow(at, **params):

@@ -27,10 +27,15 @@ if TYPE_CHECKING:
 MIG = "H200 MIG 1g.18gb"
 SMALL = Problem(1, 4, 512, 64)
 SMALL_CAUSAL = replace(SMALL, causal=True)
+DECODE = Problem(1, 4, 1, 64, seqlen_kv=1024)
+GQA = replace(SMALL, num_heads_kv=2)
+TIMES = ("latency_us", "low_us", "high_us")
 QUICK = [
     ("v08", "L4", SMALL, ()),
     ("v08", "L4", SMALL_CAUSAL, ((replace(SMALL_CAUSAL, seqlen=256), 25.0),)),
     ("v08", "L4", SMALL, ((SMALL, 61.0),)),
+    ("v08", "L4", DECODE, ((DECODE, 31.0),)),
+    ("v08", "L4", GQA, ((GQA, 58.0),)),
     ("v13", "H100 PCIe", SMALL, ()),
     ("v13", MIG, SMALL, ()),
     ("v08", MIG, SMALL, ((SMALL, 310.0),)),
@@ -45,7 +50,11 @@ def of_batch_page(result: BatchResult, made: Latency, time: Latency) -> None:
     batch = result.problem.batch
     lines = frames.selected_rows(result, batch)
     dots = frames.measured((), result, heads_free=False)
-    assert list(dots["latency_us"]) == [time.median_us] * (time.origin != "predicted")
+    of_time = (time.median_us, time.low_us, time.high_us, time.origin)
+    points = dots[["latency_us", "low_us", "high_us", "origin"]]
+    assert list(points.itertuples(index=False, name=None)) == [of_time] * (
+        time.origin != "predicted"
+    )
     line = frames.table(lines, dots).set_index("B").loc[batch]
     drawn = frames.curve(result.table).set_index("batch").loc[batch]
     for shown, latency in (
@@ -147,6 +156,8 @@ def test_predictions_without_compiling_agree(
         seqlen=problem.seqlen,
         head_dim=problem.head_dim,
         causal=problem.causal,
+        seqlen_kv=problem.seqlen_kv,
+        heads_kv=problem.num_heads_kv,
         max_batch=problem.batch,
     )
     batch = recommend_batch(asked, history)
@@ -160,7 +171,9 @@ def test_predictions_without_compiling_agree(
     assert time is not None
     accepted = (accept.latency_us, accept.low_us, accept.high_us, accept.basis)
     assert accepted == (time.us, time.low_us, time.high_us, time.latency.basis)
-    assert (row["latency_us"], row["origin"]) == (pytest.approx(time.us), time.origin)
+    for us in ((row[n] for n in TIMES), (getattr(batch.recommended, n) for n in TIMES)):
+        assert tuple(us) == pytest.approx((time.us, time.low_us, time.high_us))
+    assert row["origin"] == batch.recommended.origin == time.origin
     recorded = [us for p, us in times if p == problem]
     if not recorded:
         shown["time_of"] = (time.us, time.low_us, time.high_us)
@@ -185,6 +198,47 @@ def test_predictions_without_compiling_agree(
     counted = replace(evaluated, latency=by_tool, notes=("Duration: 600 us",))
     (line,) = counters_table([counted], history).texts
     assert format_us(made.median_us) in line
+
+
+def test_a_recorded_batch_among_predicted_ones_has_no_ratio_to_them() -> None:
+    """The present batch was recorded, others are predicted: times, shares, waiting and costs."""
+    from made_up_history import MadeUpHistory, Times
+
+    from app.batch import frames, summary
+    from engine.choose.batch.recommend import recommend_batch
+    from engine.choose.batch.types import BatchRequest
+    from engine.history.known_time import NOT_COMPARABLE, are_comparable, times_of
+
+    problem = Problem(4, 8, 512, 64)
+    taken = times_of([evaluation_of(Case("", "v08", problem, "L4"), problem, 45.0)], session="Mine")
+    history = MadeUpHistory(Times({"L4": taken}))
+    asked = BatchRequest("v08", gpu="L4", heads=8, seqlen=512, head_dim=64, batch_now=4)
+    asked = replace(asked, max_batch=64, arrivals_per_s=5_000, budget_ms=50, targets=(0.8, 0.9, 1))
+    result = recommend_batch(asked, history)
+    assert says(result.notes, "batches_ranked_by")
+    assert not says(recommend_batch(asked, MadeUpHistory()).notes, "batches_ranked_by")
+    shares = {}
+    for r, encoded in zip(result.recommendations, result.to_dict()["recommendations"], strict=True):
+        comparable = are_comparable(r.origin, r.plateau_origin)
+        assert (encoded["share_of_plateau"] is not None) == comparable
+        assert (NOT_COMPARABLE in r.reason) == (not comparable)
+        assert ("% of the plateau" in r.reason) == ("%" in summary._of_plateau(r)) == comparable
+        shares[r.origin] = comparable
+    assert set(shares) == {"recorded", "predicted"}
+    assert False in shares.values()
+
+    saving = result.saving
+    assert saving is not None
+    assert (saving.now.origin, saving.then.origin) == ("recorded", result.recommended.origin)
+    comparable = are_comparable(saving.now.origin, saving.then.origin)
+    for difference in (saving.gpu_hours_per_day, saving.usd_per_day, saving.usd_per_year):
+        assert (difference is not None) == comparable
+    costs = frames.costs(saving)
+    assert list(costs)[1:] == [f"now, {saving.now.origin}", f"recommended, {saving.then.origin}"]
+    assert result.wait is not None
+    waiting = frames.waiting(result.wait).set_index("batch")["origin"]
+    assert waiting[4] == "recorded"
+    assert set(waiting.drop(4)) == {"predicted"}
 
 
 def test_points_of_one_session_do_not_hide_the_times_of_others() -> None:
@@ -256,7 +310,7 @@ def test_an_alternative_has_its_known_time_and_rank(us: float) -> None:
     kernel, now = Kernel.of("v08", "L4"), Kernel.of("v05", "L4")
     options, notes = rank_options(Situation(now, SMALL, None), LADDER.of(SMALL), (), None, history)
     mine = next(o for o in options if (o.variant, o.config) == ("v08", kernel.config))
-    assert (mine.latency_us, mine.low_us, mine.high_us) == (us, us, us)
+    assert (mine.latency_us, mine.low_us, mine.high_us) == (us, 0.98 * us, 1.04 * us)
     assert (mine.origin, mine.basis, mine.speedup) == ("recorded", "recorded", None)
     assert "Mine: test data" in mine.reason
     assert any("v08" in note and NOT_COMPARABLE in note for note in notes)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.attention.evaluation import METHODS, Latency, Occupancy, Origin
+from engine.attention.evaluation import METHODS, Latency, Occupancy
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.base.units import format_bytes, format_us
@@ -62,7 +62,8 @@ def share_bounds(table: pd.DataFrame, ends_us: FloatArray) -> tuple[FloatArray, 
     plateau = batch[np.argmax(log_share >= np.log(_PLATEAU))]
     distance = np.minimum(1.0, np.abs(np.log2(batch / plateau)))
     half = np.log(table["high_us"].to_numpy() / table["low_us"].to_numpy()) / 2
-    own = distance * (_NOT_SHARED * half) ** 2
+    # The interval of a known time is of its own measurement, which no other batch shares.
+    own = np.where(table["measured_us"].notna(), half**2, distance * (_NOT_SHARED * half) ** 2)
     return np.exp(log_share - np.sqrt(below + own)), np.exp(log_share + np.sqrt(above + own))
 
 
@@ -223,7 +224,7 @@ def batch_table(
     curve: pd.DataFrame,
     problem: Problem,
     device: DeviceSpec,
-    measured: Mapping[int, tuple[float, Origin]] | None = None,
+    measured: Mapping[int, Latency] | None = None,
 ) -> pd.DataFrame:
     """Return the curve with all derived columns.
 
@@ -231,12 +232,13 @@ def batch_table(
         curve: the table of `engine.choose.batch.batch_table.Curve`, batches ascending from 1.
         problem: its problem; the batch does not matter.
         device: its device.
-        measured: batch → µs of this kernel and their origin, measured or recorded. A prediction
-            does not overrule them.
+        measured: batch → time of this kernel, measured or recorded. A prediction does not overrule
+            it.
 
     Returns:
-        The curve's columns and `latency_us` (`measured_us` where there is one, and its interval is
-        that time alone; else `predicted_us`), `predicted_low_us`, `predicted_high_us`, `origin`,
+        The curve's columns and `latency_us`, `low_us`, `high_us`, `origin` (of the measured or
+        recorded time where there is one, else of the prediction), `measured_us` (NaN where there
+        is none), `predicted_low_us`, `predicted_high_us`,
         `units` (B·H), `queries` (B·H·S, query rows), `per_unit_us`, `per_query_us`,
         `queries_per_s`, `tokens_per_s` (B·S), `tflops`, `percent_of_peak` (NaN where the peak is
         unknown), `speedup_per_unit` (against the first row; NaN where the two origins are not
@@ -246,16 +248,16 @@ def batch_table(
     """
     table = curve.copy()
     measured = measured or {}
-    measured_us = table["batch"].map({b: us for b, (us, _) in measured.items()}).astype(float)
-    known = measured_us.notna()
-    origin = np.full(len(table), "predicted", dtype=object)
-    origin[known] = [measured[b][1] for b in table["batch"][known]]
-    table["measured_us"] = measured_us
-    table["latency_us"] = measured_us.fillna(table["predicted_us"])
-    table["origin"] = origin
+
+    def known(name: str) -> pd.Series:
+        return table["batch"].map({b: getattr(time, name) for b, time in measured.items()})
+
+    table["measured_us"] = known("median_us").astype(float)
+    table["latency_us"] = table["measured_us"].fillna(table["predicted_us"])
+    table["origin"] = known("origin").astype(object).fillna("predicted")
     for end in ("low_us", "high_us"):
         table[f"predicted_{end}"] = table[end]
-        table[end] = measured_us.fillna(table[end])
+        table[end] = known(end).astype(float).fillna(table[end])
     total_us = table["latency_us"].to_numpy()
     batch = table["batch"].to_numpy()
     units = batch * problem.num_heads
@@ -292,7 +294,11 @@ def _cheaper_batches(batch: np.ndarray[Any, Any], per_unit_us: FloatArray) -> Fl
 @dataclass(frozen=True, slots=True)
 class Recommendation:
     """The batch for a share of the plateau: the end of the wave in which the smallest batch lies
-    that reaches it."""
+    that reaches it.
+
+    Batches are ranked by their times in the table, in which a measured or recorded time comes
+    before a prediction. A share of times that are not comparable ranks, but is not given.
+    """
 
     target: float
     batch: int
@@ -307,7 +313,7 @@ class Recommendation:
     per_unit_us: float
     per_query_us: float
     speedup_per_unit: float | None  # relative to the table's first batch; None: not comparable
-    share_of_plateau: float  # of the throughput, 0..1
+    share_of_plateau: float | None  # of the throughput, 0..1; None: not comparable
     plateau_origin: str  # of the time of the batch with the most throughput
     ctas: int
     useful_ctas: int
@@ -379,13 +385,17 @@ def _recommendation(
     enough = int(table["batch"].iloc[indices[0]])
     i, *ends = (_same_latency_up_to(total_us, index) for index in indices)
     row: Any = table.iloc[i]
-    share = float(throughput[i] / throughput.max())
+    plateau_origin = str(table["origin"].iloc[int(throughput.argmax())])
+    share = None
+    if are_comparable(row.origin, plateau_origin):
+        share = float(throughput[i] / throughput.max())
     figures: Any = table.iloc[[i]][list(_OF_ROW)].to_dict("records")[0]  # as Python numbers
     for name in ("memory_share", "speedup_per_unit"):
         if np.isnan(figures[name]):
             figures[name] = None
     free = ""
-    if enough < row.batch:
+    enough_origin = str(table["origin"].iloc[indices[0]])
+    if enough < row.batch and share is not None and are_comparable(row.origin, enough_origin):
         free = f" B={enough:,} is enough for {target:.0%}; up to B={row.batch:,} costs nothing."
     return Recommendation(
         target=target,
@@ -394,9 +404,9 @@ def _recommendation(
         high_batch=int(table["batch"].iloc[max(i, *ends)]),
         same_latency_up_to=int(table["batch"].iloc[_same_latency_up_to(total_us, i)]),
         share_of_plateau=share,
-        plateau_origin=_plateau_origin(table),
+        plateau_origin=plateau_origin,
         memory_bytes=int(row.device_bytes),
-        reason=_reason(table, i, share, device) + free,
+        reason=_reason(table, i, _reached(row, share, plateau_origin), device) + free,
         warning=step_warning(table, int(row.batch)),
         **figures,
     )
@@ -408,15 +418,18 @@ def _same_latency_up_to(total_us: FloatArray, i: int) -> int:
     return len(total_us) - 1 if len(longer) == 0 else i + int(longer[0]) - 1
 
 
-def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> str:
+def _reached(row: Any, share: float | None, plateau_origin: str) -> str:
+    if share is None:
+        why = not_comparable(row.origin, plateau_origin)
+        return f"B={row.batch:,} reaches the target (share of the plateau: {why})"
+    return f"B={row.batch:,} reaches {share:.0%} of the plateau"
+
+
+def _reason(table: pd.DataFrame, i: int, reached: str, device: DeviceSpec) -> str:
     """Return one sentence why this batch is recommended: idle SMs, waves, bandwidth or the
     plateau."""
     first: Any = table.iloc[0]
     row: Any = table.iloc[i]
-    reached = f"B={row.batch:,} reaches {share:.0%} of the plateau"
-    plateau_origin = _plateau_origin(table)
-    if not are_comparable(row.origin, plateau_origin):
-        reached += f", {not_comparable(row.origin, plateau_origin)}"
     if i == 0:
         return f"{reached} at once: a larger batch would not use the GPU better."
     now, at_first = (
@@ -444,10 +457,6 @@ def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> st
         f"CTA{'s' if row.load_per_sm > 1 else ''} to work through, and more CTAs add time almost "
         f"in proportion."
     )
-
-
-def _plateau_origin(table: pd.DataFrame) -> str:
-    return str(table["origin"].iloc[int((table["batch"] / table["latency_us"]).argmax())])
 
 
 def _origin_if_other(table: pd.DataFrame, origin: str) -> str:

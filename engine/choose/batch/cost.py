@@ -12,14 +12,17 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.base.units import format_count, format_us, format_usd
-from engine.model.equations import FloatArray
+from engine.history.known_time import are_comparable, not_comparable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The smallest batch within the budget whose GPU time per request is within this of the best is
 # chosen, because waiting longer gains almost nothing.
@@ -34,6 +37,7 @@ class WaitPoint:
     batch: int
     added_p95_us: float
     per_request_us: float  # GPU time
+    origin: str  # of the GPU time
     in_budget: bool
     keeps_up: bool  # the GPU serves requests at least as fast as they arrive
 
@@ -46,6 +50,7 @@ class WaitPlan:
     added_p50_us: float  # relative to launching each request alone, at once
     added_p95_us: float
     latency_us: float  # of the launch
+    origin: str  # of the launch's latency
     throughput_per_s: float  # requests, equal to their arrival rate
     capacity_per_s: float  # requests that the GPU can serve with this batch
     utilisation: float  # share of time that the GPU is busy
@@ -81,14 +86,16 @@ def _expected_shortfall(needed: int, mean: float) -> float:
     return float(needed * pdtr(needed, mean) - mean * pdtr(needed - 1, mean))
 
 
-def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) -> WaitPlan | str:
+def plan_waiting(table: pd.DataFrame, rate_per_s: float, budget_ms: float) -> WaitPlan | str:
     """Return the batch to collect, with added latency within the budget for 95 % of requests.
 
     It is the smallest batch whose GPU time per request is within 1 % of the least that the budget
     allows.
 
     Args:
-        latency_us: of a launch of batch 1, 2, 3, … requests.
+        table: `latency_us`, `origin` and `predicted_us` of launches of 1, 2, 3, … requests. Where
+            the origins of a launch and of that of one request are not comparable, the difference
+            of the predictions is the latency that the launch adds.
         rate_per_s: arriving requests per second.
         budget_ms: allowed added latency at the 95th percentile.
 
@@ -103,6 +110,11 @@ def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) ->
             raise InvalidProblem(
                 f"The {name} must be above 0, not {value:g}.", code="waiting_range"
             )
+    latency_us = table["latency_us"].to_numpy()
+    predicted_us = table["predicted_us"].to_numpy()
+    origins = [str(origin) for origin in table["origin"]]
+    is_like_first = [are_comparable(origins[0], origin) for origin in origins]
+    longer_us = np.where(is_like_first, latency_us - latency_us[0], predicted_us - predicted_us[0])
     batches = np.arange(1, len(latency_us) + 1)
     keeps_up = rate_per_s * latency_us <= 1e6 * batches
     if not keeps_up.any():
@@ -115,7 +127,7 @@ def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) ->
 
     def added_us(batch: int, quantile: float) -> float:
         wait = wait_quantile_us(batch, rate_per_s, quantile)
-        return wait + float(latency_us[batch - 1] - latency_us[0])
+        return wait + float(longer_us[batch - 1])
 
     # Waiting grows with the batch, so the largest batch within the budget is found by bisection.
     more = range(2, len(latency_us) + 1)
@@ -139,16 +151,22 @@ def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) ->
     longest, least_us = int(possible[cheapest]), float(per_request[cheapest])
     longer = ""
     if longest > batch:
+        origin, of_longest = origins[batch - 1], origins[longest - 1]
         longer = (
             f" Waiting longer, for B={longest:,}, would add "
             f"{format_us(added_us(longest, 0.95) - p95)} more and save "
             f"{1 - least_us * batch / launch_us:.1%} of the GPU time."
+            if are_comparable(origin, of_longest)
+            else f" At B={longest:,}, a request takes {format_us(least_us)} of GPU time "
+            f"{of_longest}, at B={batch:,} {format_us(launch_us / batch)} {origin} "
+            f"({not_comparable(origin, of_longest)})."
         )
     curve = tuple(
         WaitPoint(
             batch=b,
             added_p95_us=(added := added_us(b, 0.95)),
             per_request_us=float(latency_us[b - 1] / b),
+            origin=origins[b - 1],
             in_budget=added <= budget_us,
             keeps_up=bool(keeps_up[b - 1]),
         )
@@ -159,6 +177,7 @@ def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) ->
         added_p50_us=p50,
         added_p95_us=p95,
         latency_us=launch_us,
+        origin=origins[batch - 1],
         throughput_per_s=rate_per_s,
         capacity_per_s=1e6 * batch / launch_us,
         utilisation=rate_per_s * launch_us / (1e6 * batch),
@@ -209,17 +228,21 @@ class Cost:
     usd_per_day: float | None
     usd_per_year: float | None
     gpus_needed: int  # to answer them evenly over the day at the target utilisation
+    origin: str  # of the time
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Savings of a change from `now` to `then`; negative if it costs more."""
+    """Savings of a change from `now` to `then`; negative if it costs more.
+
+    The differences are None where the origins of the two times are not comparable.
+    """
 
     now: Cost
     then: Cost
     requests_per_day: float
     tokens_per_day: float
-    gpu_hours_per_day: float
+    gpu_hours_per_day: float | None
     usd_per_day: float | None
     usd_per_year: float | None
     reason: str
@@ -240,6 +263,7 @@ def cost(
     utilisation: float = 1.0,
     *,
     problem: Problem,
+    origin: str,
 ) -> Cost:
     """Return the cost of a day's queries.
 
@@ -249,6 +273,7 @@ def cost(
         price_usd_per_hour: of one GPU; None leaves the dollars None.
         utilisation: the share of its time a GPU is planned to be busy, above 0, at most 1.
         problem: gives the queries of a token and a request; its batch does not matter.
+        origin: of the time.
 
     Raises:
         InvalidProblem: a time, traffic, price or utilisation out of range.
@@ -290,6 +315,7 @@ def cost(
         usd_per_day=per_day,
         usd_per_year=per_year,
         gpus_needed=math.ceil(hours / (24 * utilisation)),
+        origin=origin,
     )
 
 
@@ -297,16 +323,21 @@ def saving(now: Cost, then: Cost, queries_per_day: float, problem: Problem) -> S
     """Return the difference of two costs of the same traffic."""
     requests = queries_per_day / queries_in("requests", problem)
     tokens = queries_per_day / queries_in("tokens", problem)
-    hours = now.gpu_hours_per_day - then.gpu_hours_per_day
-    per_day = per_year = None
+    comparable = are_comparable(now.origin, then.origin)
+    hours = per_day = per_year = None
+    if comparable:
+        hours = now.gpu_hours_per_day - then.gpu_hours_per_day
     money = ""
     if now.usd_per_day is not None and then.usd_per_day is not None:
-        per_day = now.usd_per_day - then.usd_per_day
-        per_year = per_day * _DAYS_PER_YEAR
-        money = (
-            f": {format_usd(now.usd_per_day)} against {format_usd(then.usd_per_day)} a day, "
-            f"a difference of {format_usd(per_year)} a year"
-        )
+        money = f": {format_usd(now.usd_per_day)} against {format_usd(then.usd_per_day)} a day"
+        if comparable:
+            per_day = now.usd_per_day - then.usd_per_day
+            per_year = per_day * _DAYS_PER_YEAR
+            money += f", a difference of {format_usd(per_year)} a year"
+    origins = ""
+    if now.origin != then.origin:
+        why = "" if comparable else f" ({not_comparable(now.origin, then.origin)})"
+        origins = f" Now is {now.origin}, the recommended batch {then.origin}{why}."
     return Saving(
         now=now,
         then=then,
@@ -318,6 +349,6 @@ def saving(now: Cost, then: Cost, queries_per_day: float, problem: Problem) -> S
         reason=(
             f"{format_count(requests)} requests a day ({format_count(tokens)} tokens), one layer: "
             f"{now.gpu_hours_per_day:.3g} GPU-hours a day against {then.gpu_hours_per_day:.3g}"
-            f"{money}."
+            f"{money}.{origins}"
         ),
     )

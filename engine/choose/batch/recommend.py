@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.attention.config import Resolved, resolve_kernel
-from engine.attention.evaluation import Origin
+from engine.attention.evaluation import Latency, Origin
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.choose.auto import Choice, choose
@@ -34,7 +34,6 @@ from engine.choose.batch.validate import NextPoint, candidates, measure_next
 from engine.devices import all_devices, target_gpu
 from engine.devices.spec import DeviceSpec
 from engine.history import History
-from engine.history.known_time import are_comparable, not_comparable
 from engine.model.calibrate import Points, calibrate, leave_one_out, prepare
 from engine.model.equations import Calibration, CtaCurve, machine
 from engine.model.kernel import Kernel, Known, pass_reports, resident_ctas
@@ -60,6 +59,10 @@ _AS_GOOD = 2.0
 _OF_ANOTHER = (
     "The points fit the simulated times of {variant} worse than those of an assumed kernel: if "
     "they belong to another kernel, name it with --measured-kernel."
+)
+_RANKED_BY = (
+    "Batches are ranked by the time shown for each, a measured or recorded one before a "
+    "prediction. Ratios and differences of the two are not given."
 )
 MAX_BATCHES = 65_536  # maximum rows of one curve
 
@@ -198,6 +201,8 @@ def recommend_batch(
         _measured_batches(request, kernel, calibrated, known),
     )
     recommendations = recommended_batches(table, curve.ends_us, device, request.targets)
+    if (is_predicted := table["origin"] == "predicted").any() and not is_predicted.all():
+        notes.append(_RANKED_BY)
 
     batch_now = min(request.batch_now, fitting)
     impossible = ""
@@ -323,10 +328,11 @@ def _measurements(request: BatchRequest) -> tuple[Measurement, ...]:
 
 def _measured_batches(
     request: BatchRequest, kernel: Kernel, calibrated: Calibrated, known: History
-) -> dict[int, tuple[float, Origin]]:
-    """Return batch → µs and origin of the known times of problems that differ from this
+) -> dict[int, Latency]:
+    """Return batch → the known time of problems that differ from this
     one only in batch: those that the history prefers, unless the request is predicted by the
-    caller's points; and the mean of points that the history does not have."""
+    caller's points; and the mean of points that the history does not have, whose interval is not
+    known."""
     problem = _problem(request)
     times: dict[int, list[float]] = {}
     for point in calibrated.measurements:
@@ -339,10 +345,11 @@ def _measured_batches(
         if point_problem == problem:
             times.setdefault(batch, []).append(point.measured_us)
     origin: Origin = "measured" if request.measured_here else "recorded"
-    given = {batch: (float(np.mean(us)), origin) for batch, us in times.items()}
+    means = {batch: float(np.mean(us)) for batch, us in times.items()}
+    given = {b: Latency(origin, us, us, us, "A measured point.") for b, us in means.items()}
     if calibrated.is_callers or request.measured_kernel:
         return given
-    here = {b: (x.median_us, x.origin) for b, x in known_latencies(kernel, problem, known).items()}
+    here = known_latencies(kernel, problem, known)
     mine = _are_in_history(request, kernel, calibrated.measurements, known)
     return given | here if mine else here | given
 
@@ -458,7 +465,7 @@ def _wait(request: BatchRequest, table: pd.DataFrame, notes: list[str]) -> WaitP
             "Waiting to collect requests needs both an arrival rate and a time budget.",
             code="waiting_incomplete",
         )
-    plan = plan_waiting(table["latency_us"].to_numpy(), request.arrivals_per_s, request.budget_ms)
+    plan = plan_waiting(table, request.arrivals_per_s, request.budget_ms)
     if isinstance(plan, str):
         notes.append(plan)
         return None
@@ -477,14 +484,12 @@ def _saving(
     # A request has all its heads, also if heads are the axis.
     one = replace(_problem(request), num_heads=request.heads, num_heads_kv=None)
     queries = request.traffic_per_day * queries_in(request.traffic_unit, one)
-    now_us = float(table["per_query_us"].iloc[batch_now - 1])
+    at_now = table.iloc[batch_now - 1]
     now, then = (
-        cost(us, queries, price, request.utilisation, problem=one)
-        for us in (now_us, recommended.per_query_us)
+        cost(us, queries, price, request.utilisation, problem=one, origin=origin)
+        for us, origin in (
+            (float(at_now["per_query_us"]), str(at_now["origin"])),
+            (recommended.per_query_us, recommended.origin),
+        )
     )
-    saved = saving(now, then, queries, one)
-    origin = str(table["origin"].iloc[batch_now - 1])
-    if are_comparable(origin, recommended.origin):
-        return saved
-    why = not_comparable(origin, recommended.origin)
-    return replace(saved, reason=f"{saved.reason} Its times: {why}.")
+    return saving(now, then, queries, one)

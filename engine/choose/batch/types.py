@@ -174,9 +174,21 @@ class BatchResult(Tabular):
         from plotly.graph_objects import Figure
 
         figure = Figure()
+        units = self.table["units"]
         figure.add_scatter(
-            x=self.table["batch"], y=self.table["per_unit_us"], name=f"by {self.method}"
+            x=self.table["batch"],
+            y=self.table["predicted_us"] / units,
+            name=f"predicted by {self.method}",
         )
+        for origin, known in self.table[self.table["measured_us"].notna()].groupby("origin"):
+            low, us, high = (known[x] / known["units"] for x in ("low_us", "latency_us", "high_us"))
+            figure.add_scatter(
+                x=known["batch"],
+                y=us,
+                error_y={"symmetric": False, "array": high - us, "arrayminus": us - low},
+                mode="markers",
+                name=str(origin),
+            )
         figure.add_scatter(
             x=[r.batch for r in self.recommendations],
             y=[r.per_unit_us for r in self.recommendations],
@@ -186,7 +198,7 @@ class BatchResult(Tabular):
             name="recommended",
         )
         figure.update_xaxes(title="batch", type="log")
-        figure.update_yaxes(title="µs per unit of batch, predicted", type="log")
+        figure.update_yaxes(title="µs per unit of batch", type="log")
         return figure.update_layout(title=f"{self.variant} on {self.device}")
 
     def calibration_quality(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from words import raises, says
 
-from engine.attention.evaluation import Origin
+from engine.attention.evaluation import Latency
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.choose.batch.batch_table import (
@@ -57,8 +57,9 @@ def waves_of_58(n: int, wave_us: float = 100.0) -> np.ndarray:
     return wave_us * -(-np.arange(1, n + 1) // 58)
 
 
-def measured(times: dict[int, float]) -> dict[int, tuple[float, Origin]]:
-    return {batch: (us, "measured") for batch, us in times.items()}
+def measured(times: dict[int, float]) -> dict[int, Latency]:
+    """Return times with an interval of −2 and +4 %."""
+    return {b: Latency("measured", us, 0.98 * us, 1.04 * us, "") for b, us in times.items()}
 
 
 def table_of(total_us: np.ndarray, **kwargs: object) -> pd.DataFrame:
@@ -184,15 +185,17 @@ def test_a_measured_point_takes_precedence_over_the_model() -> None:
     table = batch_table(curve(total), ONE_TILE, L4, measured({58: 200.0, 40: 50.0}))
     row = table.set_index("batch")
     assert (row["latency_us"][58], row["origin"][58]) == (200.0, "measured")
-    assert (row["low_us"][58], row["high_us"][58], row["predicted_us"][58]) == (200.0, 200.0, 100.0)
+    assert (row["low_us"][58], row["high_us"][58], row["predicted_us"][58]) == (196.0, 208.0, 100.0)
+    assert (row["predicted_low_us"][58], row["predicted_high_us"][58]) == (80.0, 130.0)
     assert row["per_unit_us"][40] == 50.0 / 40
     assert (row["origin"][57], row["latency_us"][57]) == ("predicted", 100.0)
     (found,) = recommended_batches(table, total[None], L4, (1.0,))
     # 40 in 50 µs is a higher throughput than the model predicts for any batch.
     assert (found.batch, found.latency_us, found.origin) == (40, 50.0, "measured")
+    assert (found.low_us, found.high_us) == (49.0, 52.0)
 
 
-def test_shares_of_predicted_and_measured_times_are_labelled_not_comparable() -> None:
+def test_no_share_of_predicted_and_measured_times_is_given() -> None:
     total = waves_of_58(300)
     table = batch_table(curve(total), ONE_TILE, L4, measured({1: 100.0, 40: 100.0, 290: 450.0}))
     gained = table.set_index("batch")["speedup_per_unit"]
@@ -202,7 +205,10 @@ def test_shares_of_predicted_and_measured_times_are_labelled_not_comparable() ->
     (found,) = recommended_batches(table, total[None], L4, (0.85,))
     assert (found.origin, found.plateau_origin) == ("predicted", "measured")
     assert found.speedup_per_unit is None
+    assert found.share_of_plateau is None
     assert words in found.reason
+    assert "% of" not in found.reason.partition("(a unit")[0]
+    assert not says(found.reason, "is_enough_for")
     assert says(found.reason, "unit_costs_instead", "measured", "B=1")
     assert says(step_warning(table, 59), "cheaper_per_unit", "predicted")
 

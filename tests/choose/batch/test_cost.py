@@ -10,13 +10,14 @@ from words import raises, says
 from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.choose.batch.cost import Cost, cost, queries_in, saving
+from engine.history.known_time import not_comparable
 
 # A request of 4 heads and 128 positions.
 PROBLEM = Problem(7, 4, 128, 64)
 
 
 def of(*args: float | None) -> Cost:
-    return cost(*args, problem=PROBLEM)  # type: ignore[arg-type]
+    return cost(*args, problem=PROBLEM, origin="predicted")  # type: ignore[arg-type]
 
 
 def test_the_study_case() -> None:
@@ -30,7 +31,8 @@ def test_the_study_case() -> None:
     found = saving(now, then, 1e9, PROBLEM)
     assert found.usd_per_year == pytest.approx(270, abs=5)
     assert (now.gpus_needed, then.gpus_needed) == (1, 1)
-    assert says(found.reason, "against_a_day", "$0.753", "$0.0185", "$268.27")
+    assert says(found.reason, "against_a_day", "$0.753", "$0.0185")
+    assert says(found.reason, "difference_a_year", "$268.27")
 
 
 def test_the_price_of_a_billion_does_not_depend_on_traffic() -> None:
@@ -98,3 +100,21 @@ def test_a_small_saving_is_not_rounded_to_zero() -> None:
     change = saving(of(2.0, 1e6, 0.6), of(1.9, 1e6, 0.6), 1e6, PROBLEM)
     assert "$0.00 " not in change.reason
     assert says(change.reason, "against_a_day", "$0.000333", "$0.000317", "$0.00608")
+
+
+def test_amounts_of_different_origins_have_no_difference() -> None:
+    now, then = (
+        cost(us, 1e9, 0.6, problem=PROBLEM, origin=origin)
+        for us, origin in ((4.521, "recorded"), (0.111, "predicted"))
+    )
+    change = saving(now, then, 1e9, PROBLEM)
+    assert (change.gpu_hours_per_day, change.usd_per_day, change.usd_per_year) == (None,) * 3
+    assert says(change.reason, "against_a_day", "$0.753", "$0.0185")
+    assert not says(change.reason, "difference_a_year")
+    assert says(change.reason, "origins_of_cost", "recorded", "predicted")
+    assert not_comparable("recorded", "predicted") in change.reason
+
+    measured = cost(0.111, 1e9, 0.6, problem=PROBLEM, origin="measured")
+    change = saving(now, measured, 1e9, PROBLEM)
+    assert change.usd_per_year == pytest.approx(268.3, abs=0.1)
+    assert says(change.reason, "origins_of_cost", "recorded", "measured")

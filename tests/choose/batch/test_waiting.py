@@ -5,14 +5,25 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from words import raises, says
 
 from engine.base.errors import InvalidProblem
 from engine.choose.batch.cost import WaitPlan, plan_waiting, wait_quantile_us
+from engine.history.known_time import not_comparable
 
 # A launch of 1 ms at every batch.
 FLAT = np.full(256, 1000.0)
+
+
+def launches(latency_us: np.ndarray, known: dict[int, float] | None = None) -> pd.DataFrame:
+    """Return launches of 1, 2, 3, … requests, predicted but for `known`: batch → µs recorded."""
+    table = pd.DataFrame({"latency_us": latency_us, "predicted_us": latency_us})
+    table["origin"] = "predicted"
+    for batch, us in (known or {}).items():
+        table.loc[batch - 1, ["latency_us", "origin"]] = us, "recorded"
+    return table
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 16, 100])
@@ -35,7 +46,7 @@ def test_waiting_grows_with_the_batch_and_shrinks_with_traffic() -> None:
 
 
 def plan(latency_us: np.ndarray, rate: float, budget_ms: float) -> WaitPlan:
-    found = plan_waiting(latency_us, rate, budget_ms)
+    found = plan_waiting(launches(latency_us), rate, budget_ms)
     assert isinstance(found, WaitPlan)
     return found
 
@@ -82,14 +93,35 @@ def test_a_step_of_the_curve_is_crossed_only_for_a_gain() -> None:
     assert found.batch == 58
 
 
+def test_a_recorded_launch_among_predicted_ones() -> None:
+    """Its GPU time is its own; what it adds to the latency is a difference of predictions."""
+    latency_us = 500.0 + 100.0 * np.arange(1, 65)
+    predicted = plan_waiting(launches(latency_us), 5_000.0, 200.0)
+    found = plan_waiting(launches(latency_us, {64: 6000.0, 32: 3500.0}), 5_000.0, 200.0)
+    assert isinstance(found, WaitPlan)
+    assert isinstance(predicted, WaitPlan)
+    assert {p.batch for p in found.curve if p.origin == "recorded"} >= {64}
+    assert {p.origin for p in found.curve} == {"predicted", "recorded"}
+    added = [{p.batch: p.added_p95_us for p in made.curve} for made in (found, predicted)]
+    assert all(added[0][b] == added[1][b] for b in set(added[0]) & set(added[1]))
+    assert (found.batch, found.origin) == (64, "recorded")
+    assert (found.latency_us, found.per_request_us) == (6000.0, 6000.0 / 64)
+
+    found = plan_waiting(launches(latency_us, {64: 6890.0}), 5_000.0, 200.0)
+    assert isinstance(found, WaitPlan)
+    assert (found.batch, found.origin) != (64, "recorded")
+    assert not says(found.reason, "waiting_longer_for")
+    assert not_comparable("recorded", "predicted") in found.reason
+
+
 def test_traffic_beyond_one_gpu() -> None:
-    reason = plan_waiting(FLAT, 1e6, 5.0)
+    reason = plan_waiting(launches(FLAT), 1e6, 5.0)
     assert isinstance(reason, str)
     assert "4 GPUs" in reason  # 256 a ms are 256,000 a second
 
 
 def test_a_latency_budget_too_small_for_the_arrivals_is_refused() -> None:
-    reason = plan_waiting(FLAT, 100_000.0, 0.1)
+    reason = plan_waiting(launches(FLAT), 100_000.0, 0.1)
     assert isinstance(reason, str)
     assert says(reason, "over_the_budget")
 
@@ -106,4 +138,4 @@ def test_a_latency_budget_too_small_for_the_arrivals_is_refused() -> None:
 )
 def test_bad_input(rate: float, budget: float, which: str) -> None:
     with raises(InvalidProblem, "waiting_range", which):
-        plan_waiting(FLAT, rate, budget)
+        plan_waiting(launches(FLAT), rate, budget)
