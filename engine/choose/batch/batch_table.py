@@ -406,7 +406,7 @@ def _recommendation(
         share_of_plateau=share,
         plateau_origin=plateau_origin,
         memory_bytes=int(row.device_bytes),
-        reason=_reason(table, i, _reached(row, share, plateau_origin), device) + free,
+        reason=_reason(table, i, share, plateau_origin, device) + free,
         warning=step_warning(table, int(row.batch)),
         **figures,
     )
@@ -418,24 +418,27 @@ def _same_latency_up_to(total_us: FloatArray, i: int) -> int:
     return len(total_us) - 1 if len(longer) == 0 else i + int(longer[0]) - 1
 
 
-def _reached(row: Any, share: float | None, plateau_origin: str) -> str:
-    if share is None:
-        why = not_comparable(row.origin, plateau_origin)
-        return f"B={row.batch:,} reaches the target (share of the plateau: {why})"
-    return f"B={row.batch:,} reaches {share:.0%} of the plateau"
-
-
-def _reason(table: pd.DataFrame, i: int, reached: str, device: DeviceSpec) -> str:
+def _reason(
+    table: pd.DataFrame, i: int, share: float | None, plateau_origin: str, device: DeviceSpec
+) -> str:
     """Return one sentence why this batch is recommended: idle SMs, waves, bandwidth or the
     plateau."""
     first: Any = table.iloc[0]
     row: Any = table.iloc[i]
+    if share is None:
+        mixed, amount = not_comparable(row.origin, plateau_origin), "the target share"
+    else:
+        mixed, amount = "", f"{share:.0%}"
+    reached = f"B={row.batch:,} reaches {amount} of the plateau"
     if i == 0:
-        return f"{reached} at once: a larger batch would not use the GPU better."
+        why = f" ({mixed})" if mixed else ""
+        return f"{reached} at once{why}: a larger batch would not use the GPU better."
     now, at_first = (
         f"{format_us(x.per_unit_us)}{_origin_if_other(table, x.origin)}" for x in (row, first)
     )
     gain = f"a unit costs {now} instead of {at_first} at B={first.batch:,}"
+    if mixed:
+        gain = f"{mixed}; {gain}"
     if row.binds in ("DRAM", "L2"):
         limit = f"{row.binds} bandwidth is the limit"
         return f"{reached} ({gain}): from here {limit}, and time grows with B."

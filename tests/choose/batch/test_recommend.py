@@ -162,10 +162,13 @@ def test_cost_of_the_study(ask: Ask, reference_csv: Path) -> None:
     result = ask(measured=reference_csv, traffic_per_day=1e9)
     assert result.saving is not None
     assert result.saving.now.gpu_hours_per_day == pytest.approx(1.26, rel=0.1)
-    assert result.saving.usd_per_year == pytest.approx(270, rel=0.1)
+    assert result.saving.now.usd_per_year == pytest.approx(275, rel=0.1)
+    assert result.saving.then.usd_per_year == pytest.approx(7, rel=0.2)
+    assert (result.saving.now.origin, result.saving.then.origin) == ("recorded", "predicted")
+    assert result.saving.usd_per_year is None
     dearer = ask(measured=reference_csv, traffic_per_day=1e9, prices={"L4": 6.0})
     assert dearer.saving is not None
-    assert dearer.saving.usd_per_year == pytest.approx(10 * result.saving.usd_per_year)
+    assert dearer.saving.now.usd_per_year == pytest.approx(10 * result.saving.now.usd_per_year)
 
 
 def test_waiting_is_planned_within_the_latency_budget(ask: Ask) -> None:
