@@ -96,6 +96,8 @@ def _answer(result: MixResult) -> None:
     tables.draw(lines.frame())
     st.markdown(f"**{kernels.title}**")
     tables.draw(kernels.frame())
+    if kernels.remark:
+        st.caption(kernels.remark)
     curve = Table("GPU-hours", ("batch", "gpu_hours"), tuple(result.curve)).frame(dashes=False)
     figure = charts.traffic(curve, result.batch, color_of(result.variant), theme())
     plot.draw(figure, key="mix_curve")

@@ -369,6 +369,7 @@ def not_comparable(basis: str, other: str) -> str:
     """Return the text in place of a ratio: `predicted ÷ recorded, not comparable`.
 
     Methods are named where both are predicted: `predicted by roofline ÷ predicted by machine code`.
+    Of times of two kinds, pass the kinds: `device cold ÷ device warm, not comparable`.
     """
     if _is_predicted(basis) and _is_predicted(other):
         return f"{basis} ÷ {other}, {NOT_COMPARABLE}"
@@ -377,4 +378,4 @@ def not_comparable(basis: str, other: str) -> str:
         return f"timed in unknown ways, {NOT_COMPARABLE}"
     if second == "predicted":
         first, second = second, first
-    return f"{first} ÷ {second}, {NOT_COMPARABLE}"
+    return f"{first} ÷ {second}, {NOT_COMPARABLE}".replace("_", " ")

@@ -25,7 +25,6 @@ from engine.base.files import data_folder
 from engine.base.schema import MAX_SENTENCE, clean_lines, decode, encode
 from engine.base.units import format_speedup, format_us
 from engine.history.known_time import (
-    NOT_COMPARABLE,
     are_comparable,
     as_launched,
     launched_as,
@@ -421,8 +420,7 @@ def deltas(
     if latency is not None and baseline.latency is not None:
         was = f"{format_us(baseline.latency.median_us)} {baseline.latency.origin}"
         if baseline.latency.kind != latency.kind:
-            kinds = (kind.replace("_", " ") for kind in (baseline.latency.kind, latency.kind))
-            change = f"{' ÷ '.join(kinds)}, {NOT_COMPARABLE}, was {was}"
+            change = f"{not_comparable(baseline.latency.kind, latency.kind)}, was {was}"
         elif was == f"{format_us(latency.median_us)} {latency.origin}":
             change = "as pinned"
         elif not are_comparable(baseline.latency.basis, latency.basis):

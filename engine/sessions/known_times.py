@@ -91,9 +91,7 @@ class _Query(NamedTuple):
         s = info.summary
         if s is None or s.origins in ((), ("predicted",)):
             return False
-        # A summary of an old file names the whole GPU: "L4" for "L4 (29 SMs)".
-        devices = {self.device, self.device.partition(" (")[0]}
-        if self.device and devices.isdisjoint(s.devices) and len(s.devices) < _SUMMARY_DEVICES:
+        if self.device and self.device not in s.devices and len(s.devices) < _SUMMARY_DEVICES:
             return False
         if self.name and self.name not in s.variants and len(s.variants) < _SUMMARY_VARIANTS:
             return False

@@ -24,7 +24,6 @@ from engine.history.known_time import (
     not_comparable,
     source_match,
     status_label,
-    timed_device,
     under_own_names,
     was_recorded_elsewhere,
 )
@@ -206,10 +205,7 @@ def spent_table(
     records, over = [], []
     for s in last.values():
         spent = s.spent or Spent()
-        snapshot = opened(names[s.id]) if opened is not None else None
-        # Summaries of old files name the whole GPU for a part of it.
-        devices = map(timed_device, snapshot.evaluations) if snapshot else s.devices
-        cost, _ = cost_of(spent, [*dict.fromkeys(devices)])
+        cost, _ = cost_of(spent, s.devices)
         hours += spent.hours or 0.0
         gpu_hours += spent.gpu_hours or 0.0
         cost_usd += cost or 0.0
@@ -227,7 +223,7 @@ def spent_table(
                 "cost, US$": None if cost is None else f"{cost:,.2f}",
                 "budget, US$": budget,
                 "over its budget": "yes" if is_over else None,
-                **(_gained(snapshot, spent, cost) if snapshot is not None else {}),
+                **(_gained(opened(names[s.id]), spent, cost) if opened is not None else {}),
                 "hours so far": hours,
                 "GPU-hours so far": gpu_hours,
                 "cost so far, US$": f"{cost_usd:,.2f}",

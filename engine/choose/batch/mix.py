@@ -4,16 +4,18 @@ A line of traffic gives a problem, its batch today, and its launches per day. Th
 be launched B at a time. Recommended is the smallest batch whose GPU-hours over all lines are close
 to the minimum, with the kernel and config that is fastest at that batch. Times are predicted by
 `engine.choose.batch.batch_table.predict_curve`, except where one was taken of this kernel. Hours of
-measured, recorded and predicted times are summed apart (`by_origin`): "3.1 GPU-hours recorded + 1.2
-GPU-hours predicted". Their total only ranks kernels and batches, as `rank_of` does.
+measured, recorded and predicted times, their price and interval are summed and written apart
+(`by_origin`): "3.1 GPU-hours recorded + 1.2 GPU-hours predicted". A total over several origins only
+ranks kernels and batches (`ranking_only`), as `rank_of` does, and is not written.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -72,11 +74,11 @@ def _add(parts: Iterable[tuple[Origin, float]]) -> Hours:
     return hours
 
 
-def _sums(hours: Hours, total: float) -> str:
-    """Return `3.1 GPU-hours recorded + 1.2 GPU-hours predicted`, or the total of one origin."""
-    if len(hours) < 2:
-        return _gpu_time(total)
-    return " + ".join(f"{_gpu_time(part)} {origin}" for origin, part in hours.items())
+def _sums(parts: Hours, total: float, text: Callable[[float], str] = _gpu_time) -> str:
+    """Return `3.1 GPU-hours recorded + 1.2 GPU-hours predicted`; of predicted times the total."""
+    if parts.keys() <= {"predicted"}:
+        return text(total)
+    return " + ".join(f"{text(part)} {origin}" for origin, part in parts.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,8 @@ class MixKernel:
 @dataclass(frozen=True, slots=True, repr=False)
 class MixResult(Tabular):
     """The recommendation: `kernel` (with its splits) launched `batch` at a time. All figures are
-    predicted, except for times that a note names: `by_origin` has the parts of each sum."""
+    predicted, except for times that a note names: `by_origin` has the parts of each sum, and
+    `ranking_only` names the sums of several origins."""
 
     variant: str
     config: dict[str, int]
@@ -139,7 +142,7 @@ class MixResult(Tabular):
     # (batch, GPU-hours a day) of the recommended kernel, all predicted
     curve: tuple[tuple[int, float], ...]
     notes: tuple[str, ...]
-    by_origin: dict[str, Hours] = field(default_factory=dict)  # of the fields of hours, by name
+    by_origin: dict[str, Hours] = field(default_factory=dict)  # of hours and prices, by field
 
     @property
     def kernel(self) -> str:
@@ -155,8 +158,14 @@ class MixResult(Tabular):
 
     @property
     def interval(self) -> str:
-        """Return the day's GPU time with every time at the ends of its 90 % interval."""
-        return f"{_gpu_time(self.low_hours)} to {_gpu_time(self.high_hours)}"
+        """Return the day's GPU time at the ends of every time's 90 % interval, origins apart."""
+        return f"{self._sum('low_hours')} to {self._sum('high_hours')}"
+
+    @property
+    def ranking_only(self) -> tuple[str, ...]:
+        """Return the fields that add times of several origins: no one time or price."""
+        mixed = tuple(name for name, parts in self.by_origin.items() if len(parts) > 1)
+        return (*mixed, "gpus_needed") if "hours" in mixed else mixed
 
     @property
     def reason(self) -> str:
@@ -166,6 +175,8 @@ class MixResult(Tabular):
             apart = f"The best kernel for each line takes {self._sum('own_hours')} ({mixed})."
         elif price < 0.005:
             apart = "No line has a faster kernel of its own."
+        elif "hours" in self.ranking_only:
+            apart = f"The best kernel for each line takes {self._sum('own_hours')}."
         else:
             apart = f"The best kernel for each line would save {1 - 1 / (1 + price):.0%} of that."
         return (
@@ -176,6 +187,15 @@ class MixResult(Tabular):
 
     def _sum(self, name: str) -> str:
         return _sums(self.by_origin.get(name, {}), getattr(self, name))
+
+    @property
+    def ranking_note(self) -> str:
+        """Return by what the kernels are ranked if their times have several origins; else empty."""
+        parts = ((*k.by_origin, *k.plateau_by_origin) for k in self.kernels)
+        origins = dict.fromkeys(chain.from_iterable(parts))
+        if len(origins) < 2:
+            return ""
+        return f"Ranked by {' + '.join(origins)} hours: this total is for ranking only."
 
     def _not_comparable(self, name: str) -> str:
         """Return why the hours cannot be compared with those of another choice; else empty.
@@ -188,28 +208,38 @@ class MixResult(Tabular):
 
     def _against_today(self) -> str:
         """Return the gain over today's batches, if any."""
+        one_price = self._price("usd_per_day")
         if mixed := self._not_comparable("now_origin"):
-            price = self._price(self.usd_per_day)
-            return f"{price}, and in {self._sum('hours_now')} with today's batches ({mixed})"
+            return f"{one_price}, and in {self._sum('hours_now')} with today's batches ({mixed})"
         if abs(self.hours / self.hours_now - 1) < 0.005:
-            price = self._price(self.usd_per_day)
-            return f"{price}, as much as with today's batches: this batch gains nothing"
-        price = self._price(self.usd_per_day, self.usd_per_day_now)
+            return f"{one_price}, as much as with today's batches: this batch gains nothing"
+        price = self._price("usd_per_day", "usd_per_day_now")
         today = f"{self._sum('hours_now')} with today's batches"
+        if "hours" in self.ranking_only:
+            return f"{price}, and in {today}"
         if self.hours < self.hours_now:
             return f"{price}, not {today}"
         return f"{price}, and in {today}: keep those"
 
-    def _price(self, *usd_per_day: float | None) -> str:
-        """Return ` ($2 against $3 a day)`; below a cent, the cost of a million sequences."""
-        prices = [usd for usd in usd_per_day if usd is not None]
-        if not prices:
+    def _price(self, *names: str) -> str:
+        """Return ` ($2 against $3 a day)` of these fields; below a cent, the cost of a million
+        sequences."""
+        totals = [getattr(self, name) for name in names]
+        if None in totals:
             return ""
         unit, factor = "a day", 1.0
-        if min(prices) < _CENT:
+        if min(totals) < _CENT:
             sequences = sum(p.line.count * p.line.problem.batch for p in self.problems)
             unit, factor = "per million sequences", 1e6 / sequences
-        return f" ({' against '.join(format_usd(usd * factor) for usd in prices)} {unit})"
+
+        def text(usd: float) -> str:
+            return format_usd(usd * factor)
+
+        each = (
+            _sums(self.by_origin.get(n, {}), usd, text)
+            for n, usd in zip(names, totals, strict=True)
+        )
+        return f" ({' against '.join(each)} {unit})"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of `recommend-batch --mix --json`."""
@@ -218,12 +248,10 @@ class MixResult(Tabular):
             for p in self.problems
         ]
         summary = {"kernel": self.kernel, "reason": self.reason}
-        return {**summary, **asdict(self), "problems": problems}
+        return {**summary, **asdict(self), "problems": problems, "ranking_only": self.ranking_only}
 
     def to_frame(self) -> pd.DataFrame:
         """A row for each line: times in µs, GPU-hours a day."""
-        import pandas as pd
-
         rows = (
             {
                 "count": p.line.count,
@@ -241,7 +269,7 @@ class MixResult(Tabular):
             }
             for p in self.problems
         )
-        return pd.DataFrame(list(rows))
+        return Table.of("Mix", rows).frame(dashes=False)
 
     def plot(self) -> Figure:
         """Return a Plotly figure of GPU-hours a day over the batch, with the recommended batch."""
@@ -250,8 +278,8 @@ class MixResult(Tabular):
         figure = Figure()
         batches, hours = zip(*self.curve, strict=True)
         figure.add_scatter(x=batches, y=hours, name=self.kernel)
-        recommended = [dict(self.curve)[self.batch]]
-        figure.add_scatter(x=[self.batch], y=recommended, mode="markers", name="recommended")
+        at = {"x": [self.batch], "y": [dict(self.curve)[self.batch]]}
+        figure.add_scatter(**at, mode="markers", name="recommended")
         figure.update_xaxes(title="batch", type="log")
         figure.update_yaxes(title=f"GPU-hours a day, predicted by {self.method}", type="log")
         return figure.update_layout(title=f"The mix on {self.device}")
@@ -281,7 +309,10 @@ class MixResult(Tabular):
             }
             for k in self.kernels
         )
-        return Table.of("Mix", lines, self.reason), Table.of("Kernels for the whole mix", others)
+        return (
+            Table.of("Mix", lines, self.reason),
+            Table.of("Kernels for the whole mix", others, self.ranking_note),
+        )
 
 
 def parse_mix(text: str, name: str = "the mix", **rest: Any) -> tuple[MixLine, ...]:
@@ -399,6 +430,19 @@ def recommend_mix(
                 own_origin=own.origin(i, batch),
             )
         )
+    by_origin = {
+        "hours": best.by_origin(lines, batch),
+        "low_hours": best.by_origin(lines, batch, best.low_us),
+        "high_hours": best.by_origin(lines, batch, best.high_us),
+        "hours_now": _add((p.now_origin, p.line.count * p.now_us / US_PER_HOUR) for p in problems),
+        "own_hours": _add(
+            (p.own_origin, p.launches_per_day * p.own_us / US_PER_HOUR) for p in problems
+        ),
+        "plateau_hours": fullest.by_origin(lines, int(fullest.hours.argmin()) + 1),
+    }
+    if price is not None:
+        for usd, of in (("usd_per_day", "hours"), ("usd_per_day_now", "hours_now")):
+            by_origin[usd] = {origin: price * part for origin, part in by_origin[of].items()}
     ranked = sorted(alike, key=lambda t: float(t.hours[at]))
     shown = sorted({*np.geomspace(1, len(best.hours), 48).astype(int).tolist(), batch})
     return MixResult(
@@ -410,8 +454,8 @@ def recommend_mix(
         method=best.method,
         hours_now=now,
         hours=hours,
-        low_hours=float(best.low_hours[at]),
-        high_hours=float(best.high_hours[at]),
+        low_hours=sum(by_origin["low_hours"].values()),
+        high_hours=sum(by_origin["high_hours"].values()),
         own_hours=sum(p.launches_per_day * p.own_us for p in problems) / US_PER_HOUR,
         plateau_hours=plateau,
         usd_per_day=None if price is None else price * hours,
@@ -433,16 +477,7 @@ def recommend_mix(
             *(f"{k.describe()} was left out: {error}" for k, error in failed),
             *(f"Not predicted: {text}." for t in alike for text in t.taken(lines)),
         ),
-        by_origin={
-            "hours": best.by_origin(lines, batch),
-            "hours_now": _add(
-                (p.now_origin, p.line.count * p.now_us / US_PER_HOUR) for p in problems
-            ),
-            "own_hours": _add(
-                (p.own_origin, p.launches_per_day * p.own_us / US_PER_HOUR) for p in problems
-            ),
-            "plateau_hours": fullest.by_origin(lines, int(fullest.hours.argmin()) + 1),
-        },
+        by_origin=by_origin,
     )
 
 
@@ -453,9 +488,9 @@ class _Tried:
     kernel: Kernel
     method: str
     latency_us: tuple[FloatArray, ...]  # of a launch, for each line `[batches]`
+    low_us: tuple[FloatArray, ...]  # ends of the 90 % intervals
+    high_us: tuple[FloatArray, ...]
     hours: FloatArray  # GPU-hours a day `[batches]`
-    low_hours: FloatArray
-    high_hours: FloatArray
     predicted_hours: FloatArray  # without known times
     hours_now: float
     known: tuple[Mapping[int, Latency], ...]  # times that are not predicted, by batch, per line
@@ -465,14 +500,17 @@ class _Tried:
         known = self.known[line].get(batch)
         return "predicted" if known is None else known.origin
 
-    def by_origin(self, lines: Sequence[MixLine], batch: int) -> Hours:
-        """Return the GPU-hours a day at a batch by the origin of their times."""
+    def by_origin(
+        self, lines: Sequence[MixLine], batch: int, times_us: Sequence[FloatArray] | None = None
+    ) -> Hours:
+        """Return the GPU-hours a day at a batch by the origin of their times, `latency_us` if none
+        are given."""
         return _add(
             (
                 self.origin(i, batch),
                 line.count * line.problem.batch / batch * float(us[batch - 1]) / US_PER_HOUR,
             )
-            for i, (line, us) in enumerate(zip(lines, self.latency_us, strict=True))
+            for i, (line, us) in enumerate(zip(lines, times_us or self.latency_us, strict=True))
         )
 
     def taken(self, lines: Sequence[MixLine]) -> Iterator[str]:
@@ -509,9 +547,10 @@ class _Tried:
             total: FloatArray = np.sum([*each], axis=0) / US_PER_HOUR
             return total
 
-        low, high = ([c.table[n].to_numpy() for c in curves] for n in ("low_us", "high_us"))
-
-        latency = tuple(c.table["predicted_us"].to_numpy()[:most] for c in curves)
+        latency, low, high = (
+            tuple(c.table[name].to_numpy()[:most] for c in curves)
+            for name in ("predicted_us", "low_us", "high_us")
+        )
         now = sum(
             line.count * float(us[min(line.problem.batch, most) - 1])
             for line, us in zip(lines, latency, strict=True)
@@ -521,9 +560,9 @@ class _Tried:
             kernel,
             METHODS[1] if METHODS[1] in methods else METHODS[0],
             latency,
+            low,
+            high,
             hours(latency),
-            hours(low),
-            hours(high),
             hours(predicted),
             now / US_PER_HOUR,
             tuple(known),

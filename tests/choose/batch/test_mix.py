@@ -13,6 +13,7 @@ from engine.attention.config import find_variant
 from engine.attention.evaluation import METHODS, Evaluation, Latency
 from engine.attention.problem import Problem
 from engine.base.errors import Status
+from engine.base.units import format_usd
 from engine.choose.batch import mix
 from engine.devices import find_device
 from engine.history import History
@@ -32,8 +33,8 @@ def _tried(splits: int, us: list[float]) -> mix._Tried:
         Kernel.of(V05, L4, {"num_splits": splits}),
         METHODS[0],
         (latency,),
-        hours,
-        hours,
+        (latency,),
+        (latency,),
         hours,
         hours,
         float(hours[0]),
@@ -74,6 +75,8 @@ def test_a_known_time_is_used_in_place_of_a_prediction() -> None:
     assert (found.config, found.batch) == (dict(timed.config), 1)
     assert found.problems[0].latency_us == 0.5
     assert says(found.notes, "not_a_prediction", "0.5 µs recorded")
+    assert found.ranking_only == ()
+    assert "of GPU recorded" in found.reason  # hours of recorded times alone say so, too
 
 
 def test_hours_of_recorded_and_predicted_times_are_summed_apart() -> None:
@@ -91,7 +94,15 @@ def test_hours_of_recorded_and_predicted_times_are_summed_apart() -> None:
         source_sha256=variant_sources(V05).source_sha256,
     )
     history = MadeUpHistory(Times({"L4": times_of([timed], session="Mine: test data")}))
-    found = mix.recommend_mix([LINE, other], L4, history, variant="v05", max_batch=2, target=1.0)
+    found = mix.recommend_mix(
+        [LINE, other],
+        L4,
+        history,
+        variant="v05",
+        max_batch=2,
+        target=1.0,
+        price_usd_per_hour=2e9,
+    )
     assert (found.config, found.batch) == (dict(timed.config), 2)
     recorded, predicted = found.problems
     assert (recorded.origin, recorded.now_origin) == ("recorded", "predicted")
@@ -108,8 +119,26 @@ def test_hours_of_recorded_and_predicted_times_are_summed_apart() -> None:
     assert not_comparable("recorded", "predicted") in found.reason
     assert not says(found.reason, "keep_todays_batches")
     assert not says(found.reason, "gains_nothing")
-    lines, _ = found.tables()
+    lines, kernels = found.tables()
     assert lines.frame()["share of the hours"].tolist() == ["–", "–"]
+    assert says(kernels.remark, "mix_ranked_by", "recorded + predicted")
+    # Price and interval have the same parts, also in JSON, which says what the totals are.
+    data = found.to_dict()
+    usd = {origin: 2e9 * hours for origin, hours in of.items()}
+    assert data["by_origin"]["usd_per_day"] == pytest.approx(usd)
+    assert data["usd_per_day"] == pytest.approx(sum(usd.values()))
+    assert (
+        " + ".join(f"{format_usd(part)} {origin}" for origin, part in usd.items()) in found.reason
+    )
+    assert format_usd(found.usd_per_day) not in found.reason
+    assert found.interval.count("recorded + ") == 2
+    ends = [data["by_origin"][name] for name in ("low_hours", "high_hours")]
+    assert ends[0]["recorded"] == ends[1]["recorded"] == of["recorded"]
+    assert ends[0]["predicted"] < of["predicted"] < ends[1]["predicted"]
+    summed = {"hours", "low_hours", "high_hours", "usd_per_day", "gpus_needed"}
+    assert summed <= set(data["ranking_only"])
+    assert not {"hours_now", "usd_per_day_now"} & set(data["ranking_only"])
+    assert {*summed, "plateau_hours"} <= data.keys()
     assert dict(found.curve)[2] > found.hours  # the curve is the prediction
 
 
