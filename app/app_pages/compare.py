@@ -8,6 +8,7 @@ import streamlit as st
 
 from app.compare import inputs, results
 from app.shared.runs import collect
+from app.shared.snapshots import listed
 from app.shared.widgets import empty, problem, show_errors
 from engine.base.errors import AttuneError
 from engine.sessions.compare import compare_sessions
@@ -18,7 +19,7 @@ def page() -> None:
     st.markdown("# Compare")
     try:
         store = default_store()
-        infos = {info.name: info for info in store.list() if info.summary is not None}
+        infos = {info.name: info for info in listed(store) if info.summary is not None}
     except AttuneError as error:
         problem(str(error))
         return

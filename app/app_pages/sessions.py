@@ -7,6 +7,7 @@ import streamlit as st
 from app.sessions import decision, ledger, snapshot_list, working_session
 from app.sessions.snapshot_list import SESSION
 from app.shared.runs import collect
+from app.shared.snapshots import listed
 from app.shared.widgets import problem, show_errors
 from engine.base.errors import AttuneError
 from engine.sessions.store import default_store
@@ -21,7 +22,7 @@ def page() -> None:
     st.markdown("# Sessions")
     try:
         store = default_store()
-        infos = store.list()
+        infos = listed(store)
     except AttuneError as error:
         problem(str(error))
         return

@@ -75,6 +75,7 @@ class Latency(Stored):
     """The time of one launch on the evaluation's device."""
 
     always_written: ClassVar[tuple[str, ...]] = ("kind", "samples_us")
+    derived: ClassVar[tuple[str, ...]] = ("method",)
 
     origin: Origin
     median_us: Microseconds

@@ -192,7 +192,7 @@ def run_profile(args: ProfileOptions) -> int:
         variant=variant.id,
         device=resolved.device.name if resolved.device is not None else args.gpu or "",
         config=resolved.config,
-        title=f"Profile of {variant.id} on {problem.label()}",
+        title=f"Nsight Compute: {variant.id} on {problem.label()}",
         **{f.name: getattr(problem, f.name) for f in fields(ImportOptions) if f.name in known},
         features=features_of(problem),
     )

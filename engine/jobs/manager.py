@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,13 +74,17 @@ class JobManager:
         return self._submit("single", encode(request), task=task)
 
     def submit_sweep(self, spec: SweepSpec, cluster: str = "") -> str:
-        """Queue a sweep and return the job's id.
+        """Queue a sweep and return the job's id, or that of an equal sweep that has not ended, as a
+        page may deliver one click twice.
 
         Args:
             cluster: address of the Dask scheduler whose workers evaluate, for instance
                 `tcp://host:8786`; empty for this machine.
         """
-        return self._submit("sweep", encode(spec), journal="", cluster=cluster)
+        request = encode(spec)
+        with self._lock:
+            same = self._unfinished_sweep(lambda j: (j.request, j.cluster) == (request, cluster))
+            return same or self._submit("sweep", request, journal="", cluster=cluster)
 
     def resume_sweep(self, job_id: str, cluster: str | None = None) -> str | None:
         """Resume a sweep that ended early, without repeating evaluated points.
@@ -88,7 +93,8 @@ class JobManager:
             cluster: as in `submit_sweep`; None: where it ran before.
 
         Returns:
-            The new job's id, its own id while it still runs, or None if there is no such sweep.
+            The new job's id, its own id while it still runs, that of a job that resumes it already,
+            or None if there is no such sweep.
         """
         job = self.status(job_id)
         if job is None or job.kind != "sweep":
@@ -96,7 +102,14 @@ class JobManager:
         if not job.is_over:
             return job_id
         where = job.cluster if cluster is None else cluster
-        return self._submit("sweep", job.request, journal=job.journal, cluster=where)
+        with self._lock:
+            same = self._unfinished_sweep(lambda other: other.journal == job.journal)
+            return same or self._submit("sweep", job.request, journal=job.journal, cluster=where)
+
+    def _unfinished_sweep(self, matches: Callable[[JobStatus], bool]) -> str | None:
+        self._refresh()
+        unfinished = (j for j in self._table.jobs.values() if j.kind == "sweep" and not j.is_over)
+        return next((job.job_id for job in unfinished if matches(job)), None)
 
     def submit_stream(self, request: EvaluationRequest) -> str:
         """Queue a latency stream, which runs until it is cancelled; return the job's id."""

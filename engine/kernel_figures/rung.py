@@ -376,7 +376,7 @@ def rung_dict(rung: Rung) -> dict[str, object]:
         **shown,
         "simulated": format_us(made.median_us) if made is not None else None,
         **{
-            name: encode(x) | {"method": x.method} if x is not None else None
+            name: encode(x, derived=True) if x is not None else None
             for name, x in latencies.items()
         },
     }

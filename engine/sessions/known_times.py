@@ -186,7 +186,7 @@ class KnownTimes:
             if infos != self._infos:
                 self._infos = infos
                 self._listing += 1
-                self._num_unlisted = sum(not (i.summary or i.damage) for i in infos)
+                self._num_unlisted = sum(not i.is_read for i in infos)
             paths = sorted(self._working.glob("*.jsonl"))
             self._sessions = {p: s for p, s in self._sessions.items() if p in paths}
             for path in paths:

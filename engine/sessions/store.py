@@ -193,6 +193,11 @@ class SnapshotInfo:
     key: str = ""  # changes with the file's content
 
     @property
+    def is_read(self) -> bool:
+        """True if the file was read, be it in vain."""
+        return self.summary is not None or bool(self.damage)
+
+    @property
     def title(self) -> str:
         """Return the session's title; the file's name if it cannot be read."""
         return self.summary.title if self.summary else self.name
@@ -257,6 +262,14 @@ class Store:
             newest = sorted(infos.values(), key=lambda i: (i.updated, i.name), reverse=True)
             _last_sorted[self.url] = last = (shipped, own, newest)
         return last[2].copy()
+
+    def growing_list(self, step_s: float) -> Iterator[Infos]:
+        """Yield the list each `step_s` seconds until every file is read: for a progress bar."""
+        infos = self.list(step_s)
+        while not all(info.is_read for info in infos):
+            yield infos
+            infos = self.list(step_s)
+        yield infos
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a snapshot file, for a download."""

@@ -199,6 +199,24 @@ def test_cancel_keeps_the_rows_and_resume_does_the_rest(manager: JobManager) -> 
 
 
 @pytest.mark.slow
+def test_a_click_that_arrives_twice_starts_one_sweep(shared: JobManager) -> None:
+    first = shared.submit_sweep(spec(200))
+    assert shared.submit_sweep(spec(200)) == first
+    other = shared.submit_sweep(spec(201))
+    assert other != first
+    shared.cancel(other)
+    shared.cancel(first)
+    resumed = shared.resume_sweep(first)
+    assert resumed not in (None, first)
+    assert shared.resume_sweep(first) == resumed
+    assert resumed is not None
+    shared.cancel(resumed)
+    again = shared.submit_sweep(spec(200))
+    assert again not in (first, resumed)
+    shared.cancel(again)
+
+
+@pytest.mark.slow
 def test_an_evaluation_does_not_wait_for_the_sweep(shared: JobManager) -> None:
     sweep = shared.submit_sweep(spec(200))
     wait_for(shared, sweep, lambda _: len(shared.rows(sweep)) >= 2)

@@ -277,6 +277,14 @@ def test_files_are_read_within_a_limit_of_time(store: Store, tmp_path: Path) -> 
     assert counts == [1, 2, 3]
 
 
+def test_a_list_grows_until_every_file_is_read(store: Store, tmp_path: Path) -> None:
+    for title in ("one", "two", "three"):
+        store.save(snapshot_maker(title=title))
+    indexes(tmp_path)[0].unlink()
+    steps = [sum(info.is_read for info in infos) for infos in store.growing_list(0.0)]
+    assert steps == [1, 2, 3]
+
+
 def save_and_list(folder: Path, name: str) -> int:
     """Save ten sessions and list all after each; return how many were seen last."""
     store = Store(str(folder / "own"), shipped=None, index_folder=folder / "index")
