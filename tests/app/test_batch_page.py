@@ -220,6 +220,17 @@ def test_times_of_the_same_source_are_used_by_default(open_app):
     assert "On the L4" in at.selectbox(key="points").format_func(at.selectbox(key="points").value)
     assert "points" not in at.query_params
     assert says(texts(at), "calibrated_on_known_times", "2")
+    hover = [
+        text
+        for trace in charts(at)["batch_curves"]["data"]
+        if trace.get("marker", {}).get("symbol") == "diamond"
+        for text in trace["customdata"]
+    ]
+    assert hover == ["410 µs recorded (406 µs – 414 µs)"] * 2  # of a launch and of a unit
+    follow(at, batch_tab="Table")
+    row = at.dataframe[0].value.set_index("B").loc[1]
+    assert tuple(row[["latency µs", "low µs", "high µs"]]) == pytest.approx((410, 405.9, 414.1))
+    assert row["origin"] == "recorded"
     at.selectbox(key="points").set_value("none").run()
     assert at.query_params["points"] == "none"
     follow(at, variant="v02")
