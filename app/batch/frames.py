@@ -230,7 +230,7 @@ def validation(result: Validation) -> pd.DataFrame:
 
 _VALIDATION_HEADS = {
     "predicted_us": "predicted µs",
-    "measured_us": "measured µs",
+    "measured_us": "measured or recorded µs",
     "difference %": "difference %",
     "low_us": "low µs",
     "high_us": "high µs",

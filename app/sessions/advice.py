@@ -53,4 +53,4 @@ def draw(evaluations: Sequence[Evaluation], key: str) -> None:
 
 
 def _progress(count: int) -> None:
-    busy(f"Compiling or simulating {count} kernels to predict their latency.")
+    busy(f"Compiling or simulating {count} kernel{'s' if count != 1 else ''} for predictions.")

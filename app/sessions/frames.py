@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from engine.attention.evaluation import Evaluation
+from engine.attention.evaluation import Evaluation, Origin
 from engine.base.table import Table
 from engine.base.units import format_bytes
 from engine.history.known_time import status_label, under_own_names
@@ -111,7 +111,7 @@ def snapshots(infos: Iterable[SnapshotInfo]) -> pd.DataFrame:
                 "problems": ", ".join(s.problems[:4]) if s else "",
                 "evaluations": s.num_evaluations if s else None,
                 "passed": s.num_passed if s else None,
-                "latency": _origin(s) if s else "",
+                "latency": origin_of(s) if s else "",
                 "kept": "ships with Attune" if info.shipped else "own snapshot",
                 "size": format_bytes(info.size_bytes),
                 "file": info.name,
@@ -120,6 +120,6 @@ def snapshots(infos: Iterable[SnapshotInfo]) -> pd.DataFrame:
     return Table.of("Snapshots", rows).frame(dashes=False)
 
 
-def _origin(summary: Summary) -> str:
+def origin_of(summary: Summary) -> Origin:
     """Return the origin; times measured there count as recorded here."""
     return "predicted" if summary.origins == ("predicted",) else "recorded"

@@ -13,7 +13,7 @@ from app.sessions import advice, charts, downloads, frames
 from app.sessions.goal import draw_status
 from app.shared import known_times, pinned, plot, tables
 from app.shared.selection import select
-from app.shared.widgets import empty, plain_markdown, show_errors, theme
+from app.shared.widgets import empty, origin_badge, plain_markdown, show_errors, theme
 from engine.attention.evaluation import Evaluation
 from engine.base.errors import UnknownName
 from engine.correctness import ErrorMap
@@ -22,7 +22,7 @@ from engine.devices.spec import DeviceSpec
 from engine.history.known_time import kernel_name, timed_device
 from engine.sessions.goal import goal_status, timeline_rows
 from engine.sessions.importers.nsight_compute import counters_table
-from engine.sessions.snapshot import Snapshot
+from engine.sessions.snapshot import Snapshot, summarise
 from engine.sessions.tables import (
     environment_table,
     holds_baselines_alone,
@@ -101,7 +101,7 @@ def _head(
             st.button("Remove this snapshot", key="session_remove", on_click=on_remove)
         st.button("Close", key="session_close", on_click=on_close, icon=":material/close:")
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.badge("recorded", icon=":material/history:", color="gray")
+        st.markdown(origin_badge(frames.origin_of(summarise(snapshot))), width="content")
         st.text(f"{name}, saved {snapshot.updated[:19].replace('T', ' ')} UTC")
 
 

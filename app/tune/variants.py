@@ -33,7 +33,8 @@ _WIDTHS_PX = {
     "variant": 85,  # "v11 (auto)"
     "order": 100,  # "fastest so far"
     "smem": 80,  # "41.8 KiB"
-    "limiter": 185,  # "registers and shared memory"
+    "limiter": 170,  # "registers and shared memory"
+    "waves": 60,  # "0.00862"
     # "block_n=16 cluster_size=1 num_splits=4 num_warps=4 page_size=64 stages=3", in two lines: in
     # one, it would be cut in a window of 1440 pixels.
     "config": 250,
@@ -102,16 +103,17 @@ def draw(selection: Selection) -> None:
     st.caption(
         "Predictions are for a sweep's best config, else for the tuned or the default config. "
         "Correctness is shown for kernels that were run. Against SDPA: SDPA's time divided by the "
-        "variant's; left out for imported times, whose method of measurement is unknown. Brown: "
-        "another kernel "
-        "launched like a variant, under its own name. Order: compared with the fastest simulated "
-        f"variant; ✓: the order is reliable. {default_threshold()} (auto): the config that auto "
-        "takes, if it is another one."
+        "variant's; left out for imported times, whose method of measurement is unknown. In the "
+        "chart, a name that is not a variant's is another kernel, launched like one. Order: "
+        "compared with the fastest simulated variant; ✓: the order is reliable. "
+        f"{default_threshold()} (auto): the config that auto takes, if it is another one."
     )
     rerun_as_jobs_end(
         waiting,
         _POLL_S,
-        lambda count: busy(f"Compiling or simulating {count} kernels to predict them."),
+        lambda count: busy(
+            f"Compiling or simulating {count} kernel{'s' if count != 1 else ''} for predictions."
+        ),
     )
 
 

@@ -170,7 +170,7 @@ def test_points_of_a_csv_validate_and_calibrate(open_app):
     assert not at.exception
     assert says(texts(at), "of_measured_values", "4", "4")
     wide = at.dataframe[0].value
-    assert list(wide["measured µs"]) == [543.0, 560.0, 750.0, 3620.0]
+    assert list(wide["measured or recorded µs"]) == [543.0, 560.0, 750.0, 3620.0]
     # First the calibration quality (error on held-out points, interval width), then figures.
     quality = next(m.value for m in at.markdown if "Calibrated on 4 known times" in m.value)
     assert says(quality, "worst_point_predicted", "line")
