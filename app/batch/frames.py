@@ -42,7 +42,7 @@ _HEADS = {
     "ctas_per_sm": "CTAs per SM",
     "waves": "waves",
     "predicted_us": "predicted µs",
-    "recorded_us": "recorded µs",
+    "recorded_us": "known µs",
     "sdpa_us": "SDPA µs",
     "units": "B·H",
     "per_query_ns": "per query ns",
