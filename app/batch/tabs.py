@@ -158,8 +158,9 @@ def _validation(question: Question, checked: CheckedModel, color: str) -> None:
     if not question.points.is_own_file:
         name = question.selection.variant.id
         st.caption(
-            f"Two kernels are compared here, {name} as predicted and the one that was measured: a "
-            "difference is not the model's error alone."
+            f"These times are of another kernel than the file of {name}. The prediction is for a "
+            f"kernel with the launches of {name} whose time per CTA is assumed, not simulated: it "
+            f"is no time of {name}, and a difference is not the model's error alone."
         )
     frame = frames.validation(validation)
     plot.draw(charts.validation(frame, color, theme()), key="validation")

@@ -208,7 +208,7 @@ def test_the_shipped_l4_study_is_offered_for_its_variant(open_app):
     at = open_batch(open_app, batch_tab="Validate")
     assert any("L4 study" in o for o in at.selectbox(key="points").options)
     at.selectbox(key="points").set_value(STUDY).run()
-    until(at, lambda page: "measured values" in texts(page))
+    until(at, lambda page: says(texts(page), "of_measured_values"))
     assert not at.exception
     assert at.query_params["points"] == STUDY
 

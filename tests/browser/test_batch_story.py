@@ -47,7 +47,7 @@ def test_drag_read_import_validate_and_save(new_tab, server, tmp_path):
     app.select("points", "a CSV file")
     app.key("points_csv").locator("input[type=file]").set_input_files(series)
     app.tab("Validate")
-    app.see("0 of 3 measured values")  # the points of the study are of another kernel
+    app.see("0 of 3 known times")  # the points of the study are of another kernel
 
     # Save it; the snapshot holds predictions and the imported points.
     before = {p.name for p in server.sessions.glob("*.json.gz")}

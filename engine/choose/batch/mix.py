@@ -98,7 +98,7 @@ class MixProblem:
     latency_us: float  # launch with the recommended batch
     launches_per_day: float
     gpu_hours_per_day: float
-    own: str  # the fastest kernel for this line alone, at this batch
+    own: str  # of the kernels that take all lines, this line's fastest
     own_us: float
     now_origin: Origin = "predicted"
     origin: Origin = "predicted"
@@ -170,15 +170,15 @@ class MixResult(Tabular):
     @property
     def reason(self) -> str:
         """Return the recommendation in two sentences."""
-        price = self.hours / self.own_hours - 1
+        each, own = "The fastest kernel below for each line", self._sum("own_hours")
         if mixed := self._not_comparable("own_origin"):
-            apart = f"The best kernel for each line takes {self._sum('own_hours')} ({mixed})."
-        elif price < 0.005:
-            apart = "No line has a faster kernel of its own."
+            apart = f"{each} takes {own} ({mixed})."
+        elif self.hours < 1.005 * self.own_hours:
+            apart = "No line is faster with another kernel below."
         elif "hours" in self.ranking_only:
-            apart = f"The best kernel for each line takes {self._sum('own_hours')}."
+            apart = f"{each} takes {own}."
         else:
-            apart = f"The best kernel for each line would save {1 - 1 / (1 + price):.0%} of that."
+            apart = f"{each} would save {1 - self.own_hours / self.hours:.0%} of that."
         return (
             f"{self.kernel} with B={self.batch:,} answers the mix in {self._sum('hours')} a "
             f"day{self._against_today()}; the least that any batch reaches is "
@@ -295,7 +295,7 @@ class MixResult(Tabular):
                 f"with B={self.batch:,}": f"{format_us(p.latency_us)} {p.origin}",
                 "per sequence": format_us(p.latency_us / self.batch),
                 "share of the hours": f"{p.gpu_hours_per_day / self.hours:.0%}" if is_one else None,
-                "fastest alone": "this one"
+                "fastest of these kernels": "this one"
                 if p.own == self.kernel
                 else f"{format_us(p.own_us)} {p.own_origin}: {p.own}",
             }

@@ -151,7 +151,7 @@ class ValidationRow:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """All rows, and how many measured values lie inside the 90 % intervals."""
+    """All rows, and how many known times lie inside the 90 % intervals."""
 
     rows: tuple[ValidationRow, ...]
     inside: int
@@ -176,7 +176,7 @@ class Validation:
     def reason(self) -> str:
         """Return the result in one sentence."""
         return (
-            f"{self.inside} of {len(self.rows)} measured values ({self.share_inside:.0%}) lie "
+            f"{self.inside} of {len(self.rows)} known times ({self.share_inside:.0%}) lie "
             f"inside the 90 % interval of their prediction, which is a factor of {self.width:.2g} "
             f"wide: {_WORTH[self.width > _WIDE]}"
         )
