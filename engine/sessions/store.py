@@ -190,7 +190,7 @@ class SnapshotInfo:
     size_bytes: int
     summary: Summary | None
     damage: str = ""
-    key: str = ""  # changes with the file's content
+    key: str = ""  # changes with the file's content; empty if it could not be read this time
 
     @property
     def is_read(self) -> bool:
@@ -373,18 +373,23 @@ class Store:
         with _sentences(folder, "read"):
             entries = [e for e in folder.entries() if is_snapshot_name(e.name)]
         last = _last_listings.get((folder.url, shipped))
-        if last is not None and last[0] == entries:
+        if last is not None and last[0] == entries and all(i.is_read and i.key for i in last[1]):
             return last[1]
-        infos, is_lasting = [], True
+        # What an unfinished list has read, as an index that cannot be written does not keep it.
+        before = {(i.name, i.key): i for i in last[1] if i.is_read} if last is not None else {}
+        infos = []
         index = Index(folder.url, self._index_folder)
         known = index.listed()
         fresh: list[Row] = []
         until, num_read = time.monotonic() + (inf if most_s is None else most_s), 0
         for entry in sorted(entries, key=lambda e: e.name, reverse=True):
             key = key_of(entry)
+            if (read := before.get((entry.name, key))) is not None:
+                infos.append(read)
+                continue
             listed = _from_index(known.get((entry.name, key)))
             if listed is None and num_read and time.monotonic() > until:
-                listed, is_lasting = _Listed(), False
+                listed = _Listed()
             if listed is None:
                 num_read += 1
                 try:
@@ -394,7 +399,7 @@ class Store:
                     continue
                 except OSError as error:  # not caused by the content: retry next time
                     listed = _Listed(damage=f"{entry.name} cannot be read: {error.strerror}.")
-                    is_lasting = False
+                    key = ""
             if len(fresh) == _ROWS_AT_ONCE:  # all that a killed process has read is not lost
                 index.update(fresh)
                 fresh.clear()
@@ -406,7 +411,7 @@ class Store:
         gone = {name for name, _ in known} - {e.name for e in entries}
         if fresh or gone:
             index.update(fresh, gone)
-        if is_lasting and len(infos) == len(entries):
+        if len(infos) == len(entries):
             _last_listings[folder.url, shipped] = entries, infos
         return infos
 

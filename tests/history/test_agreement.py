@@ -14,29 +14,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from agreement_cases import Case, Figures, evaluation_of, figures
 from sessions_data import ncu_export
 from software_nvml import SoftwareNvml, described
-from words import says
 
 from engine.attention.config import find_variant
 from engine.attention.evaluation import Evaluation, Latency, method_of
 from engine.attention.problem import Problem
 from engine.base import files
-from engine.base.errors import Status
 from engine.base.units import format_us
 from engine.cli import main
 from engine.devices import find_device
-from engine.devices.spec import at_clock
 from engine.own_kernels.registry import fork_kernel
 from engine.sessions.session import make_snapshot
 from engine.sessions.store import SETTING, default_store
-
-if TYPE_CHECKING:
-    pass
 
 ROOT = Path(__file__).resolve().parents[2]
 L4_STUDY = Problem(1, 1, 128, 64)
@@ -320,125 +314,6 @@ def test_alternatives_agree_with_their_evaluations(ask: Callable[..., str]) -> N
         )
         named = {"median_us": "latency_us", "low_us": "low_us", "high_us": "high_us"}
         assert figures({n: option[o] for n, o in named.items()}) == figures(evaluated["latency"])
-
-
-def test_time_of_prefers_origins_in_the_documented_order() -> None:
-    """Measured, recorded, simulated; never times of another source. Needs no compiler."""
-    from made_up_history import MadeUpHistory, Times
-
-    from engine.history.known_time import times_of
-    from engine.model.kernel import Kernel
-
-    case = CASES[2]
-    kernel = Kernel.of(case.variant, case.gpu)
-
-    def time_with(*evaluations: Evaluation) -> Any:
-        times = times_of(evaluations, session="Mine: test data")
-        return kernel.time(case.problem, MadeUpHistory(Times({case.gpu: times})))
-
-    recorded = evaluation_of(case, MEDIUM, 61.0)
-    measured = replace(recorded, latency=Latency("measured", 59.0, 58.0, 60.0, "here"))
-    newer = replace(recorded, when="2026-05-01T00:00:00+00:00")
-    assert (time_with(newer, measured).us, time_with(newer).us) == (59.0, 61.0)
-    assert says(time_with(recorded).where, "session_of_time", "Mine: test data")
-    near = evaluation_of(case, replace(MEDIUM, seqlen=256), 25.0)
-    assert not says(time_with(near).reason, "clock_of_boost")  # that of the points is not known
-    assert (time_with(near).origin, time_with(near).calibrated_on) == ("predicted", 1)
-    assert (time_with().method, time_with().calibrated_on) == ("roofline", 0)
-    foreign = evaluation_of(replace(case, of_this_source=False), MEDIUM, 1.0)
-    assert time_with(foreign) == time_with()
-
-    others = (
-        replace(near, source_sha256="ab" * 32),
-        replace(near, config=near.config | {"num_warps": 8}),
-        replace(recorded, latency=replace(measured.latency, kind="device_cold")),
-    )
-    for other in others:
-        assert time_with(other) == time_with()
-
-    kernel = replace(kernel, device=at_clock(kernel.device, 1_000))
-    assert time_with(measured, near) == time_with()  # taken at the clock that the GPU chose
-    assert says(time_with().reason, "as_given", "1,000 MHz")
-
-
-@pytest.mark.slow  # reads machine code
-def test_the_verdict_on_a_run_has_the_time_that_pages_show(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from made_up_history import Times
-
-    from engine.history import History
-    from engine.history.history import predictions
-    from engine.history.known_time import times_of
-    from engine.pipeline.evaluate import evaluate
-    from engine.pipeline.request import EvaluationRequest
-    from engine.pipeline.verdict import verdict_on_run
-
-    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path))
-    case = CASES[2]
-    times = times_of([evaluation_of(case, MEDIUM, 61.0)], session="Mine: test data")
-    request = EvaluationRequest(case.variant, MEDIUM, gpu=case.gpu, execute=False)
-    history = History(Times({case.gpu: times}))
-    run = evaluate(request, history=history).evaluation
-    found = verdict_on_run(request, run, history).time
-    assert found is not None
-    assert (found.us, found.origin) == (61.0, "recorded")
-
-    evaluate(replace(request, clock_mhz=1_000, clock="given"), history=history)
-    (logged,) = predictions()  # none at a clock that no launch is measured at
-    assert logged.latency == run.latency
-
-
-@pytest.mark.parametrize("status", [Status.INCORRECT, Status.RACE, Status.CRASHED])
-def test_a_kernel_that_failed_has_no_known_time(status: Status) -> None:
-    from engine.history.known_time import times_of
-
-    made = evaluation_of(CASES[2], MEDIUM, 61.0)
-    assert times_of([made], session="")
-    assert times_of([replace(made, status=status)], session="") == ()
-
-
-def test_a_time_of_an_older_source_is_not_shown_on_tune() -> None:
-    from app.tune.run_state import RunState, view_of
-
-    made = evaluation_of(CASES[2], MEDIUM, 61.0)
-    measured = replace(made, latency=Latency("measured", 61.0, 60.0, 62.0, "here"))
-    variant = find_variant("v08")
-    selection: Any = SimpleNamespace(
-        problem=MEDIUM,
-        variant=variant,
-        config=variant.default_config(),
-        gpu_name="no such GPU",
-        request=lambda **_: None,
-    )
-    for is_stale, expected in ((False, measured.latency), (True, None)):
-        state = RunState(
-            preview=None,
-            error="",
-            compiling=None,
-            simulating=None,
-            compiled=None,
-            job=None,
-            evaluation=measured,
-            evaluation_job="",
-            part=None,
-            digest="",
-            is_stale=is_stale,
-        )
-        assert view_of(selection, state).latency == expected
-
-
-def test_kernels_of_another_source_have_different_names() -> None:
-    """Two kernels of the L4 study took 543 and 579 µs on one problem: their names differ."""
-    from engine.history import History
-    from engine.sessions.known_times import KnownTimes
-
-    known = History(KnownTimes(default_store()))
-    found = {r.name: r.time.latency.median_us for r in known.references(L4_STUDY, "L4")}
-    assert found == {
-        "L4 study kernel (series: length)": 543.0,
-        "L4 study kernel (series: batch)": 579.0,
-    }
 
 
 def test_all_code_passes_the_history_to_what_it_calls() -> None:

@@ -9,6 +9,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Iterator
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -282,6 +283,16 @@ def test_a_list_grows_until_every_file_is_read(store: Store, tmp_path: Path) -> 
         store.save(snapshot_maker(title=title))
     indexes(tmp_path)[0].unlink()
     steps = [sum(info.is_read for info in infos) for infos in store.growing_list(0.0)]
+    assert steps == [1, 2, 3]
+
+
+def test_a_list_grows_without_an_index(tmp_path: Path) -> None:
+    """The index cannot be made where a file has its folder's name."""
+    (tmp_path / "index").write_bytes(b"")
+    store = Store(str(tmp_path / "own"), shipped=None, index_folder=tmp_path / "index")
+    for title in ("one", "two", "three"):
+        store.save(snapshot_maker(title=title))
+    steps = [sum(info.is_read for info in infos) for infos in islice(store.growing_list(0.0), 4)]
     assert steps == [1, 2, 3]
 
 
